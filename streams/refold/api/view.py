@@ -1,0 +1,77 @@
+"""The port between the HTTP server and the engine: what an owner can be asked.
+
+The engine implements it (``engine/view.py``); tests implement it with a fake. Invariants:
+
+- Only committed state leaves through it: a snapshot, a history answer or a ruling is handed out after the
+  transaction that made it has committed, never before.
+- Every method without ``async`` returns at once (memory or a local RocksDB read), because it runs on the
+  event loop of the fold.
+- Everything is called on the worker's event loop, and sinks are called there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from refold.wire.owner import HistoryAnswer, RulingLine
+
+__all__ = ["HistoryAnswer", "OwnerView", "PartitionStatus", "RulingLine", "WorkerHealth"]
+
+#: ``absent``: this worker does not own the partition. ``waiting``/``restoring``: it does, but cannot answer
+#: yet. ``live``: it answers.
+PartitionStatus = Literal["absent", "waiting", "restoring", "live"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """The three probes. ``detail`` is shown to whoever asks, so it holds names and counts, never content.
+
+    ``startup``: the process has joined the group once. ``ready``: every owned partition is live and the last
+    commit is recent. ``live``: the loop turns; never false because Kafka is down.
+    """
+
+    startup: bool
+    ready: bool
+    live: bool
+    detail: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+
+class OwnerView(Protocol):
+    """Committed state of the partitions this worker owns."""
+
+    def partition_of(self, key: bytes) -> int:
+        """The partition a record key maps to under the live slot map."""
+
+    def status(self, partition: int) -> PartitionStatus: ...
+
+    def retry_after_s(self, partition: int) -> float:
+        """Estimate, in seconds, until a waiting or restoring partition is live; at least 0.05."""
+
+    def frontier(self, partition: int) -> int:
+        """Next inbox offset to be ruled on: every inbox record before it has its ruling committed."""
+
+    def snapshot(self, key: bytes) -> bytes | None:
+        """The framed snapshot as committed, ``None`` for a session that does not exist. Does not block."""
+
+    def seq_of(self, key: bytes) -> int:
+        """The committed seq of a session, 0 when it does not exist. Does not block; cheaper than a decode."""
+
+    def history(self, key: bytes, after: int, limit: int) -> HistoryAnswer:
+        """Journal positions of the events with ``seq > after``, ascending, at most ``limit``."""
+
+    async def wait_seq(self, key: bytes, min_seq: int, timeout_s: float) -> bool:
+        """Wait until the session's committed seq is at least ``min_seq``; ``False`` when time ran out."""
+
+    def ruling(self, partition: int, offset: int) -> RulingLine | None:
+        """A recent ruling, ``None`` when not ruled yet or no longer remembered (see :meth:`frontier`)."""
+
+    async def wait_ruling(self, partition: int, offset: int, timeout_s: float) -> RulingLine | None:
+        """Wait for a ruling; ``None`` when time ran out or when it is no longer remembered."""
+
+    def subscribe_rulings(self, producer_id: str, sink: Callable[[bytes], None]) -> Callable[[], None]:
+        """Call ``sink`` with each NDJSON line (line end included, possibly several lines in one call) for
+        committed rulings on records stamped by ``producer_id``. Returns the way to unsubscribe."""
+
+    def health(self) -> WorkerHealth: ...

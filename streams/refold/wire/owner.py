@@ -1,0 +1,112 @@
+"""What an owner says over its HTTP port, as bytes and as values: ruling lines and history answers.
+
+These are wire formats shared by three parts that must not import each other (the engine makes them, the
+API serves them, the client reads them), hence their place here. The short keys are contract
+(docs/internals/architecture.md, section 8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+import orjson
+
+from refold.errors import UnavailableError
+
+RulingStatus = Literal["accepted", "duplicate", "rejected"]
+
+RULING_STATUSES: Final = ("accepted", "duplicate", "rejected")
+
+
+@dataclass(frozen=True, slots=True)
+class RulingLine:
+    """The fold's ruling on the inbox record at ``(partition, offset)``.
+
+    ``seq``: of the accepted event; for a duplicate the seq it repeats, 0 when that can no longer be told;
+    ``None`` for a rejection. ``code`` and ``reason`` are set for a rejection only.
+    """
+
+    partition: int
+    offset: int
+    status: RulingStatus
+    seq: int | None = None
+    code: str | None = None
+    reason: str | None = None
+
+    def to_bytes(self) -> bytes:
+        """One NDJSON line without its line end."""
+        return orjson.dumps(
+            {
+                "p": self.partition,
+                "o": self.offset,
+                "s": self.status,
+                "q": self.seq,
+                "c": self.code,
+                "r": self.reason,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, line: bytes) -> RulingLine:
+        """Decode one line; raises :class:`UnavailableError` when the peer does not speak this format."""
+        try:
+            row = orjson.loads(line)
+            status = row["s"]
+            if status not in RULING_STATUSES:
+                raise ValueError(f"unknown ruling status {status!r}")
+            return cls(
+                partition=int(row["p"]),
+                offset=int(row["o"]),
+                status=cast(RulingStatus, status),
+                seq=row.get("q"),
+                code=row.get("c"),
+                reason=row.get("r"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnavailableError(
+                f"the owner sent a ruling line this client cannot read ({error}); "
+                "compare the versions of worker and client"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryAnswer:
+    """Where a session's events lie in the journal.
+
+    ``offsets``: ``(seq, journal offset)`` ascending, only events after the one asked for, at most as many as
+    asked for. ``scan_from``: set when the answer stops before the session's end because the index has no more
+    (a block not written yet): events after the last pair are at or after this journal offset and must be
+    looked for by scanning; ``None`` when the index knows all, or when ``limit`` ended the answer.
+    """
+
+    topic: str
+    partition: int
+    offsets: tuple[tuple[int, int], ...]
+    scan_from: int | None = None
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps(
+            {
+                "topic": self.topic,
+                "partition": self.partition,
+                "offsets": self.offsets,
+                "scan_from": self.scan_from,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> HistoryAnswer:
+        try:
+            row = orjson.loads(body)
+            return cls(
+                topic=str(row["topic"]),
+                partition=int(row["partition"]),
+                offsets=tuple((int(seq), int(offset)) for seq, offset in row["offsets"]),
+                scan_from=None if row["scan_from"] is None else int(row["scan_from"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnavailableError(
+                f"the owner sent a history answer this client cannot read ({error}); "
+                "compare the versions of worker and client"
+            ) from None
