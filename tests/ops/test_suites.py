@@ -1,0 +1,99 @@
+"""The suite runner: nothing is left out, nothing over budget passes, nothing unreadable counts as passed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def suites() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("run_suites", ROOT / "tests" / "run_suites.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["run_suites"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_test_file_belongs_to_exactly_one_suite(suites: ModuleType) -> None:
+    """Goal: a new test file is run. Method: compare the assignment with what is on disk."""
+    on_disk = sorted(suites.test_files())
+    claimed = [name for files in suites.assign(on_disk).values() for name in files]
+    assert sorted(claimed) == on_disk
+    assert len(on_disk) == len(set(claimed))
+
+
+def test_every_suite_has_files(suites: ModuleType) -> None:
+    """Goal: renaming a directory cannot switch a suite off."""
+    files = suites.assign(suites.test_files())
+    assert [s.name for s in suites.SUITES if s.name != "lint" and not files[s.name]] == []
+
+
+def test_a_file_no_pattern_claims_goes_to_unit(suites: ModuleType) -> None:
+    files = suites.assign(["new_part/test_x.py", "wire/test_y.py"])
+    assert files["unit"] == ["new_part/test_x.py"]
+    assert files["wire"] == ["wire/test_y.py"]
+
+
+def test_budgets_fit_the_promised_total(suites: ModuleType) -> None:
+    assert sum(s.budget_s for s in suites.SUITES) <= suites.TOTAL_BUDGET_S <= 15 * 60
+
+
+def run(
+    suites: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, budget_s: int
+) -> object:
+    suite = suites.Suite("sample", budget_s, (), "a sample")
+    monkeypatch.setattr(suites, "REPORTS", tmp_path)
+    monkeypatch.setattr(suites, "command", lambda _s, _f, _j: [sys.executable, "-c", code])
+    return suites.run_suite(suite, ["x"])
+
+
+def test_a_suite_over_its_budget_fails(
+    suites: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: exceeding the budget fails although every test passed. Method: budget 0 s, a run that passes."""
+    outcome = run(suites, monkeypatch, tmp_path, "pass", 0)
+    assert outcome.over_budget  # type: ignore[attr-defined]
+    assert not outcome.ok  # type: ignore[attr-defined]
+    assert suites.summary([outcome]).startswith("0 passed, 1 failed")
+
+
+def test_an_exit_code_without_a_report_is_a_failure(
+    suites: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: pytest dying (collection error, no tests, signal) is never read as a pass."""
+    outcome = run(suites, monkeypatch, tmp_path, "raise SystemExit(5)", 60)
+    assert (outcome.failed, outcome.ok) == (1, False)  # type: ignore[attr-defined]
+
+
+def test_counts_come_from_the_junit_file(suites: ModuleType, tmp_path: Path) -> None:
+    report = tmp_path / "r.xml"
+    report.write_text(
+        """<testsuites><testsuite>
+        <testcase classname='a' name='ok'/>
+        <testcase classname='a' name='bad'><failure/></testcase>
+        <testcase classname='a' name='err'><error/></testcase>
+        <testcase classname='a' name='skip'><skipped message='why'/></testcase>
+        </testsuite></testsuites>"""
+    )
+    outcome = suites.Outcome("sample", 10)
+    suites.read_junit(report, outcome)
+    assert (outcome.passed, outcome.failed, outcome.skipped) == (1, 2, 1)
+    assert outcome.failures == ["a::bad", "a::err"]
+    assert suites.summary([outcome]) == "1 passed, 2 failed, 1 skipped"
+
+
+def test_the_table_names_what_failed(suites: ModuleType) -> None:
+    late = suites.Outcome("late", 10, seconds=11.0, passed=3, over_budget=True)
+    bad = suites.Outcome("bad", 10, seconds=1.0, failed=1)
+    text = suites.table([late, bad])
+    assert "OVER BUDGET" in text.splitlines()[1]
+    assert "FAILED" in text.splitlines()[2]

@@ -1,0 +1,254 @@
+"""Run the test suites one after the other, each within its named budget; used by `make test` and `.ci/run`.
+
+A suite is a selection of test files by pattern. Files that no pattern claims belong to ``unit``, so a new
+test file is never left out. Each suite runs in its own pytest process (a hung suite cannot take the others
+with it) and leaves a JUnit file from which the counts are read. A suite fails when a test fails, when it
+selects no test, or when it takes longer than its budget; it is stopped at twice its budget.
+
+Output: a time table, the failures again by name, and as the last line ``N passed, N failed[, N skipped]``.
+``--json`` prints one object after it, as the last line of stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / ".refold" / "tests"
+
+#: A suite over its budget fails; it is only killed at this multiple, so that its own output still appears.
+HARD_STOP_FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """``patterns`` match paths relative to ``tests/``; earlier suites claim files first."""
+
+    name: str
+    budget_s: int
+    patterns: tuple[str, ...]
+    covers: str
+
+
+#: Budgets are about twice what a suite takes on an idle 2-core machine; a test keeps their sum within
+#: TOTAL_BUDGET_S. Order: cheap and telling first.
+SUITES: tuple[Suite, ...] = (
+    Suite("lint", 80, (), "make lint: ruff, mypy --strict, import contracts, tidiness"),
+    Suite("unit", 75, (), "every file no other suite claims: core, settings, pure parts of ops and demo"),
+    Suite("wire", 40, ("wire/*", "schemas/*", "registry/*"), "schemas, framing, golden bytes, registry"),
+    Suite("formats", 60, ("formats/*",), "importers and exporters, recorded sets"),
+    Suite("simulation", 60, ("simulation/*", "sim/*"), "the deterministic simulator, batching properties"),
+    Suite(
+        "crash",
+        150,
+        ("*crash*", "*fault*", "*zombie*"),
+        "commit points x kinds of death, planted faults",
+    ),
+    Suite("engine", 120, ("engine/*", "agents/*", "broker/*"), "worker and broker on a real Kafka"),
+    Suite("client", 75, ("client/*",), "SDK on a real Kafka"),
+    Suite("verify", 100, ("ops/verify/*",), "short chaos runs and every sabotage"),
+    Suite("readme", 40, ("readme/*", "docs/*"), "the README's programs as printed"),
+    Suite("packaging", 60, ("packaging/*",), "wheel in an empty environment, locks"),
+    Suite("deploy", 40, ("topology/*", "deploy/*", "cli/*"), "topology plan/apply, deployment files, CLI"),
+)
+
+#: `make test` on 2 cores.
+TOTAL_BUDGET_S = 900
+
+
+@dataclass
+class Outcome:
+    name: str
+    budget_s: int
+    seconds: float = 0.0
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    over_budget: bool = False
+    failures: list[str] = field(default_factory=list)
+    skips: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not self.over_budget
+
+
+def assign(files: Sequence[str], suites: Sequence[Suite] = SUITES) -> dict[str, list[str]]:
+    """Map every test file (path relative to ``tests/``) to exactly one suite."""
+    claimed: dict[str, list[str]] = {suite.name: [] for suite in suites}
+    by_priority = sorted(suites, key=lambda suite: suite.name not in {"crash", "verify"})
+    for name in sorted(files):
+        owner = next(
+            (s.name for s in by_priority if any(fnmatch.fnmatch(name, pattern) for pattern in s.patterns)),
+            "unit",
+        )
+        claimed[owner].append(name)
+    return claimed
+
+
+def test_files() -> list[str]:
+    return [str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("test_*.py")]
+
+
+def read_junit(path: Path, outcome: Outcome) -> None:
+    """Add the counts of one JUnit file; a collection error counts as a failed test."""
+    for case in ET.parse(path).getroot().iter("testcase"):
+        name = f"{case.get('classname', '')}::{case.get('name', '')}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcome.failed += 1
+            outcome.failures.append(name)
+        elif (skip := case.find("skipped")) is not None:
+            outcome.skipped += 1
+            outcome.skips.append(f"{name}: {skip.get('message', '')}")
+        else:
+            outcome.passed += 1
+
+
+def command(suite: Suite, files: Sequence[str], junit: Path) -> list[str]:
+    if suite.name == "lint":
+        return ["make", "lint", f"VENV={Path(sys.prefix)}"]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--color=auto",
+        f"--junit-xml={junit}",
+        *(f"tests/{f}" for f in files),
+    ]
+
+
+def run_suite(suite: Suite, files: Sequence[str]) -> Outcome:
+    """Run one suite; its output goes straight to ours."""
+    outcome = Outcome(suite.name, suite.budget_s)
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    junit = REPORTS / f"{suite.name}.xml"
+    junit.unlink(missing_ok=True)
+    print(f"\n=== {suite.name} (budget {suite.budget_s} s): {suite.covers}", flush=True)
+    started = time.monotonic()
+    process = subprocess.Popen(command(suite, files, junit), cwd=ROOT, start_new_session=True)
+    stopped = False
+    try:
+        code = process.wait(timeout=suite.budget_s * HARD_STOP_FACTOR)
+    except subprocess.TimeoutExpired:
+        stopped, code = True, -1
+    except KeyboardInterrupt:
+        stop_group(process)
+        raise
+    # Also after a normal end: a broker or worker a broken test left behind must not slow the next suite down.
+    stop_group(process)
+    outcome.seconds = time.monotonic() - started
+    outcome.over_budget = outcome.seconds > suite.budget_s
+    judge(suite, outcome, code, junit, stopped=stopped)
+    return outcome
+
+
+def judge(suite: Suite, outcome: Outcome, code: int, junit: Path, *, stopped: bool) -> None:
+    """Turn exit code and JUnit file into counts; whatever cannot be read is a failure, never a pass."""
+    if stopped:
+        outcome.failed += 1
+        outcome.failures.append(
+            f"{suite.name}: stopped after {outcome.seconds:.0f} s, budget {suite.budget_s} s"
+        )
+    if suite.name == "lint":
+        outcome.passed, outcome.failed = (1, 0) if code == 0 else (0, 1)
+        outcome.failures = [] if code == 0 else ["make lint"]
+        return
+    if junit.exists():
+        read_junit(junit, outcome)
+    if code != 0 and not outcome.failed:
+        outcome.failed += 1
+        outcome.failures.append(f"{suite.name}: pytest exited with {code}")
+    if outcome.over_budget:
+        outcome.failures.append(f"{suite.name}: took {outcome.seconds:.0f} s, budget {suite.budget_s} s")
+
+
+def stop_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The time table, one row per suite."""
+    lines = [f"{'suite':<12} {'seconds':>8} {'budget':>7} {'passed':>7} {'failed':>7} {'skipped':>8}"]
+    for o in outcomes:
+        mark = "" if o.ok else "  OVER BUDGET" if o.over_budget else "  FAILED"
+        lines.append(
+            f"{o.name:<12} {o.seconds:>8.1f} {o.budget_s:>7} {o.passed:>7} {o.failed:>7} {o.skipped:>8}{mark}"
+        )
+    total, budget = sum(o.seconds for o in outcomes), sum(o.budget_s for o in outcomes)
+    lines.append(f"{'total':<12} {total:>8.1f} {budget:>7}")
+    return "\n".join(lines)
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """The last line. A suite over its budget counts as one failure."""
+    passed = sum(o.passed for o in outcomes)
+    failed = sum(o.failed + (o.over_budget and not o.failed) for o in outcomes)
+    skipped = sum(o.skipped for o in outcomes)
+    return f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else "")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="comma-separated suite names")
+    parser.add_argument("--list", action="store_true", help="list the suites and their files")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of stdout")
+    options = parser.parse_args(argv)
+    names = [name for name in options.only.split(",") if name]
+    if unknown := set(names) - {suite.name for suite in SUITES}:
+        parser.error(
+            f"unknown suite: {', '.join(sorted(unknown))}; known: {', '.join(s.name for s in SUITES)}"
+        )
+    files = assign(test_files())
+    chosen = [suite for suite in SUITES if not names or suite.name in names]
+    if options.list:
+        for suite in chosen:
+            print(
+                f"{suite.name:<12} {suite.budget_s:>5} s  {len(files[suite.name]):>3} files  {suite.covers}"
+            )
+        return 0
+    outcomes: list[Outcome] = []
+    for suite in chosen:
+        if suite.name != "lint" and not files[suite.name]:
+            # A suite without files is a failure, or a rename would switch it off unnoticed.
+            outcomes.append(
+                Outcome(suite.name, suite.budget_s, failed=1, failures=[f"{suite.name}: no test files"])
+            )
+            continue
+        outcomes.append(run_suite(suite, files[suite.name]))
+    report(outcomes, as_json=options.json)
+    return 0 if all(o.ok for o in outcomes) else 1
+
+
+def report(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
+    skips = [line for o in outcomes for line in o.skips]
+    failures = [line for o in outcomes for line in o.failures]
+    print("\n" + table(outcomes))
+    if skips:
+        print("\nskipped:\n  " + "\n  ".join(skips))
+    if failures:
+        print("\nfailed:\n  " + "\n  ".join(failures))
+    print(summary(outcomes), flush=True)
+    if as_json:
+        print(json.dumps({"suites": [asdict(o) for o in outcomes], "summary": summary(outcomes)}), flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
