@@ -1,0 +1,303 @@
+"""The tables of the settings tree: ``[kafka]``, ``[worker]``, ``[blobs]``, ``[client]``, ``[logging]``.
+
+Each field carries its bounds and the sentence of the reference page; checks over several fields of a table
+live with the table.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+#: An instance name is a group.instance.id and part of the transactional id; Kafka allows 249.
+INSTANCE_LENGTH_MAX: Final = 120
+
+#: Set by refold because a guarantee hangs on it; overriding one through ``kafka.librdkafka`` is refused.
+RESERVED_LIBRDKAFKA: Final[dict[str, str]] = {
+    "bootstrap.servers": "set kafka.bootstrap",
+    "metadata.broker.list": "set kafka.bootstrap",
+    "security.protocol": "set kafka.security_protocol",
+    "sasl.mechanism": "set kafka.sasl_mechanism",
+    "sasl.mechanisms": "set kafka.sasl_mechanism",
+    "sasl.username": "set kafka.sasl_username",
+    "sasl.password": "set kafka.sasl_password: it is masked everywhere, this table is not",
+    "ssl.key.password": "set kafka.ssl_key_password: it is masked everywhere, this table is not",
+    "client.id": "it carries the owner's address (routing)",
+    "group.id": "it is the topic prefix",
+    "group.instance.id": "set worker.instance",
+    "transactional.id": "it is derived from topic_prefix and worker.instance",
+    "transaction.timeout.ms": "set worker.transaction_timeout_ms",
+    "session.timeout.ms": "set worker.session_timeout_ms",
+    "enable.auto.commit": "offsets are committed in the worker's transaction only",
+    "enable.auto.offset.store": "offsets are committed in the worker's transaction only",
+    "auto.offset.reset": "a worker never falls to a reset (rule T)",
+    "isolation.level": "it differs by reader on purpose (rule T)",
+    "enable.idempotence": "acknowledged events may otherwise be lost or doubled",
+    "acks": "acknowledged events may otherwise be lost",
+    "partitioner": "partition = slot map of the key (rule P)",
+    "partition.assignment.strategy": "the revoke protocol needs cooperative-sticky (rule R)",
+    "group.protocol": "static membership and the classic protocol are assumed (engine, group protocol)",
+}
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class KafkaSettings(_Section):
+    """How to reach the cluster: any Kafka >= 3.6 with transactions."""
+
+    bootstrap: str = Field(
+        "127.0.0.1:9092",
+        min_length=1,
+        description="Brokers as host:port, comma separated. Short form: REFOLD_BOOTSTRAP.",
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="How connections are secured and authenticated."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None = (
+        Field(
+            None,
+            description=(
+                "Needed with SASL_*. OAUTHBEARER and GSSAPI take their details from kafka.librdkafka."
+            ),
+        )
+    )
+    sasl_username: str | None = Field(None, description="User name for PLAIN and SCRAM.")
+    sasl_password: SecretStr | None = Field(None, description="Password for PLAIN and SCRAM.")
+    ssl_ca: Path | None = Field(None, description="CA certificates (PEM file). Default: the system's.")
+    ssl_certificate: Path | None = Field(None, description="Client certificate (PEM file) for mutual TLS.")
+    ssl_key: Path | None = Field(None, description="Client key (PEM file) for mutual TLS.")
+    ssl_key_password: SecretStr | None = Field(None, description="Password of the client key.")
+    librdkafka: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "Further librdkafka properties as a JSON object, passed through. Properties a guarantee hangs on"
+            " are refused."
+        ),
+    )
+
+    @field_validator("security_protocol", "sasl_mechanism", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @field_validator("librdkafka")
+    @classmethod
+    def _no_reserved(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in sorted(value):
+            if key in RESERVED_LIBRDKAFKA:
+                raise ValueError(f"{key!r} cannot be passed through: {RESERVED_LIBRDKAFKA[key]}")
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        sasl = self.security_protocol.startswith("SASL_")
+        if sasl and self.sasl_mechanism is None:
+            raise ValueError(f"security_protocol={self.security_protocol} needs sasl_mechanism")
+        if not sasl and self.sasl_mechanism is not None:
+            raise ValueError(
+                f"sasl_mechanism={self.sasl_mechanism} has no effect with"
+                f" security_protocol={self.security_protocol}; set security_protocol to SASL_SSL (or"
+                " SASL_PLAINTEXT), or unset the mechanism"
+            )
+        with_password = self.sasl_mechanism is not None and self.sasl_mechanism.startswith(("PLAIN", "SCRAM"))
+        if sasl and with_password and (self.sasl_username is None or self.sasl_password is None):
+            raise ValueError(f"sasl_mechanism={self.sasl_mechanism} needs sasl_username and sasl_password")
+        return self
+
+
+class WorkerSettings(_Section):
+    """One worker process."""
+
+    instance: str = Field(
+        default_factory=lambda: (
+            re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:INSTANCE_LENGTH_MAX] or "worker"
+        ),
+        min_length=1,
+        max_length=INSTANCE_LENGTH_MAX,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description=(
+            "Name of this worker, unique among the live ones: group.instance.id and end of the"
+            " transactional id."
+        ),
+    )
+    data_dir: Path = Field(
+        Path(".refold/data"), description="RocksDB directories; one worker per directory (it is locked)."
+    )
+    http_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description=(
+            "Address of the query, metrics and health port. Beyond loopback only with a bearer token."
+        ),
+    )
+    http_port: Port = Field(
+        0, description="Port of the same; 0 = a free one, found by clients through the group description."
+    )
+    advertised_url: str | None = Field(
+        None, description="URL under which clients reach that port. Default: http://<http_host>:<http_port>."
+    )
+    bearer_token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="Token every request to the HTTP port must carry, health checks excepted.",
+    )
+    session_timeout_ms: int = Field(
+        30_000,
+        ge=6_000,
+        le=1_800_000,
+        description=(
+            "Kafka group session timeout: how long until a dead worker's partitions move. A restart must fit."
+        ),
+    )
+    transaction_timeout_ms: int = Field(
+        10_000,
+        ge=1_000,
+        le=900_000,
+        description="A transaction open for longer is aborted by the broker (rule D).",
+    )
+    commit_interval_min_ms: int = Field(
+        10,
+        ge=0,
+        le=10_000,
+        description=(
+            "Shortest time between the starts of two commits under load; an idle worker commits at once."
+        ),
+    )
+    cache_bytes_max: int = Field(
+        64 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Decoded sessions kept in memory, by encoded bytes, least recently used first out.",
+    )
+    overlay_bytes_max: int = Field(
+        32 * 1024 * 1024,
+        ge=1024 * 1024,
+        description=(
+            "Encoded bytes folded but not yet committed, over both overlays; above it partitions pause."
+        ),
+    )
+    start_jitter_ms_max: int = Field(
+        500,
+        ge=0,
+        le=600_000,
+        description="Random wait before subscribing, so that a fleet does not start at once.",
+    )
+    restore_jitter_ms_max: int = Field(
+        2_000,
+        ge=0,
+        le=600_000,
+        description=(
+            "Random wait before restoring a partition, scaled by the fraction of it that is missing locally."
+        ),
+    )
+    seed: int | None = Field(
+        None, description="Seed of the jitter, to repeat a run. Default: from the operating system."
+    )
+    drain_seconds_max: float = Field(
+        20.0,
+        ge=0,
+        le=3_600,
+        description="How long a graceful stop may take before it stops anyway; nothing is lost either way.",
+    )
+    sabotage: str | None = Field(
+        None,
+        description=(
+            "Break one rule on purpose to show that verification notices (`refold verify chaos --sabotage`)."
+            " Refused in prod."
+        ),
+    )
+
+    @field_validator("advertised_url")
+    @classmethod
+    def _absolute_url(cls, value: str | None) -> str | None:
+        return None if value is None else http_url(value)
+
+    @model_validator(mode="after")
+    def _protected(self) -> Self:
+        if not is_loopback(self.http_host) and self.bearer_token is None:
+            raise ValueError(
+                f"http_host={self.http_host} is reachable from other machines and no bearer_token is set; set"
+                " REFOLD_WORKER__BEARER_TOKEN (or REFOLD_WORKER__BEARER_TOKEN_FILE), or keep http_host on"
+                " 127.0.0.1"
+            )
+        return self
+
+
+class BlobSettings(_Section):
+    """Payloads too large for a record."""
+
+    url: str = Field(
+        "file://.refold/blobs",
+        min_length=1,
+        description="fsspec URL of the store. Producers, workers and readers must all reach it.",
+    )
+    inline_bytes_max: int = Field(
+        64 * 1024,
+        ge=256,
+        le=512 * 1024,
+        description="A content part larger than this goes to the store and leaves a reference.",
+    )
+
+
+class ClientSettings(_Section):
+    """The SDK."""
+
+    producer_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description=(
+            "Stable name of this producer for exact de-duplication. Default: a random one per process."
+        ),
+    )
+    bearer_token: SecretStr | None = Field(None, description="Token sent to the workers' HTTP port.")
+    delivery_timeout_ms: int = Field(
+        30_000,
+        ge=1_000,
+        le=3_600_000,
+        description="An append that is not durable by then fails; the same ids may be sent again.",
+    )
+    request_timeout_ms: int = Field(
+        10_000, ge=100, le=600_000, description="One HTTP request to an owning worker."
+    )
+
+
+class LoggingSettings(_Section):
+    """Logs go to stderr and never hold payload text."""
+
+    format: Literal["auto", "json", "console"] = Field(
+        "auto", description="auto = console on a terminal outside prod, else JSON (one object per line)."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level written.")
+
+    @field_validator("format", "level", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+
+def is_loopback(host: str) -> bool:
+    """True for ``localhost`` and loopback addresses; a name that must be resolved counts as reachable."""
+    name = host.strip("[]")
+    if name.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an absolute http:// or https:// URL")
+    return value.rstrip("/")
