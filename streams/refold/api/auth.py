@@ -1,0 +1,51 @@
+"""Who may ask. Loopback needs nothing; other addresses need a bearer token, compared in constant time."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from refold.api.problems import Problem
+from refold.errors import ConfigError
+
+#: Probes carry no token in most orchestrators, and answer only names and counts.
+OPEN_PREFIX = "/healthz/"
+
+
+def is_loopback(host: str) -> bool:
+    """True for addresses only this machine can reach. A name other than ``localhost`` counts as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, token: str | None) -> None:
+    """Refuse to open a port beyond loopback without authentication; raises :class:`ConfigError`."""
+    if token is not None and not token.strip():
+        raise ConfigError("the HTTP bearer token is empty: set a token, or unset it and bind to 127.0.0.1")
+    if token is None and not is_loopback(host):
+        raise ConfigError(
+            f"the HTTP port would listen on {host}, beyond this machine, without a bearer token: "
+            "set REFOLD_HTTP_TOKEN (or REFOLD_HTTP_TOKEN_FILE), or bind to 127.0.0.1"
+        )
+
+
+def bearer(token: str | None) -> Middleware:
+    """Middleware that asks for ``Authorization: Bearer <token>`` on everything but the probes."""
+    expected = None if token is None else f"Bearer {token}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if expected is not None and not request.path.startswith(OPEN_PREFIX):
+            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, expected):
+                raise Problem("unauthorized", "this port asks for a bearer token: Authorization: Bearer …")
+        return await handler(request)
+
+    return check

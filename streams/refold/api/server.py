@@ -1,0 +1,113 @@
+"""The worker's HTTP port, on the same event loop as the fold.
+
+Invariants: nothing is served but committed state (the view guarantees it); every queue and wait is bounded
+(``api/limits.py``); it never listens beyond loopback without a bearer token; every error is problem+json and
+no traceback leaves the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from refold.api.auth import bearer, check_exposure
+from refold.api.handlers import Handlers
+from refold.api.limits import REQUEST_BODY_BYTES_MAX, STOP_GRACE_S
+from refold.api.problems import Problem
+from refold.api.view import OwnerView
+from refold.errors import UnavailableError
+
+log = structlog.get_logger(__name__)
+
+
+def prometheus_text() -> bytes:
+    """The process's default registry. Imported late: the SDK's environment has no prometheus_client."""
+    from prometheus_client import generate_latest
+
+    return bytes(generate_latest())
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every error into problem+json; unexpected ones are logged here and named ``internal`` outside."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        return problem.response()
+    except web.HTTPNotFound:
+        return Problem("unknown_path", f"no endpoint at {request.path}").response()
+    except web.HTTPMethodNotAllowed:
+        return Problem("method_not_allowed", "this port only answers GET").response()
+    except web.HTTPException as error:
+        return Problem("bad_request", error.reason).response()
+    except (asyncio.CancelledError, ConnectionError):
+        raise
+    except Exception:
+        log.exception("http_request_failed", route=_route(request))
+        return Problem("internal", "a fault of refold: the worker's log has the details").response()
+
+
+def _route(request: web.Request) -> str:
+    """The route's pattern, not the path: a path holds the session id."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "unknown"
+
+
+class OwnerServer:
+    """``await start()``, read :attr:`url`, ``await stop()``. One per worker process.
+
+    ``port`` 0 lets the system choose. ``metrics`` returns the Prometheus text and must not block.
+    """
+
+    def __init__(
+        self,
+        view: OwnerView,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        metrics: Callable[[], bytes] = prometheus_text,
+    ) -> None:
+        check_exposure(host, token)
+        self._host = host
+        self._port = port
+        self._handlers = Handlers(view, metrics)
+        app = web.Application(middlewares=[problems, bearer(token)], client_max_size=REQUEST_BODY_BYTES_MAX)
+        app.add_routes(self._handlers.routes())
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_GRACE_S)
+        self._bound_port: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on; raises before :meth:`start`."""
+        if self._bound_port is None:
+            raise UnavailableError("the HTTP port is not open yet: await start() first")
+        return self._bound_port
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Open the port; raises :class:`UnavailableError` naming it when it is taken."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise UnavailableError(
+                f"cannot listen on {self._host}:{self._port} ({error.strerror or error}): "
+                "another process has the port; choose another one, or 0 for any free one"
+            ) from None
+        self._bound_port = int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """End streams at once, give other requests ``STOP_GRACE_S``, close the port."""
+        self._handlers.end_streams()
+        await self._runner.cleanup()
