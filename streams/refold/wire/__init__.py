@@ -1,0 +1,3 @@
+"""refold.wire"""
+
+from __future__ import annotations
