@@ -1,0 +1,3 @@
+"""refold.cli"""
+
+from __future__ import annotations

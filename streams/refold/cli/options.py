@@ -1,0 +1,73 @@
+"""Options that mean the same in every command, and the settings a command runs with.
+
+A command declares what it takes (``bootstrap: BootstrapOption = None``) and calls :func:`settings_for`; flags
+rank above the environment and the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from refold.settings import Settings
+
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap", metavar="HOST:PORT", help="Brokers. Default: REFOLD_BOOTSTRAP or the settings file."
+    ),
+]
+PrefixOption = Annotated[
+    str | None, typer.Option("--prefix", help="Topic prefix. Default: REFOLD_TOPIC_PREFIX or 'refold'.")
+]
+EnvironmentOption = Annotated[
+    str | None, typer.Option("--environment", help="dev, test or prod. Default: REFOLD_ENVIRONMENT or dev.")
+]
+PartitionsOption = Annotated[
+    int | None,
+    typer.Option("--partitions", min=1, help="Partition count at creation. Default: what the topology says."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One object on one line, the last of stdout.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+
+
+@dataclass(slots=True)
+class RootOptions:
+    """What stands before the noun: ``refold --config X --debug topology plan``."""
+
+    config: Path | None = None
+    debug: bool = False
+
+
+#: Set once by the root callback, before any command runs.
+ROOT = RootOptions()
+
+
+def settings_for(
+    *,
+    bootstrap: str | None = None,
+    prefix: str | None = None,
+    environment: str | None = None,
+    partitions: int | None = None,
+    **flags: Any,
+) -> Settings:
+    """Settings with the given flags on top; further ``flags`` by path, ``worker__http_port=0``.
+
+    Raises :class:`refold.errors.ConfigError`.
+    """
+    from refold.settings import load_settings
+
+    return load_settings(
+        ROOT.config,
+        {
+            "kafka.bootstrap": bootstrap,
+            "topic_prefix": prefix,
+            "environment": environment,
+            "partitions": partitions,
+            **{name.replace("__", "."): value for name, value in flags.items()},
+        },
+    )

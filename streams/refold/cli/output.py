@@ -1,0 +1,69 @@
+"""Where output goes, the same in every command.
+
+With ``--json``: exactly one object on one line, the last of stdout; everything else goes to stderr. Without
+it: text and tables on stdout, progress on stderr. Colour only on a terminal and never with ``NO_COLOR``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from refold.errors import InvariantViolation, UsageError
+
+#: Width of tables in a pipe or file, where nobody folds lines: wide enough that rich never cuts a cell.
+PIPE_COLUMNS: Final = 1_000
+
+
+class Output:
+    """One per command run: :meth:`say` and :meth:`table` as often as needed, :meth:`result` once, last."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._finished = False
+
+    def say(self, text: str = "") -> None:
+        """A line of the answer for a person; on stderr when the answer is JSON."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def note(self, text: str) -> None:
+        """Progress or a hint: always stderr."""
+        print(text, file=sys.stderr, flush=True)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A table for a person; ``None`` cells are empty. Cells are never read as markup."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        stream = sys.stderr if self.as_json else sys.stdout
+        width = None if stream.isatty() else PIPE_COLUMNS
+        table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*("" if cell is None else Text(str(cell)) for cell in row))
+        Console(file=stream, width=width, highlight=False).print(table)
+
+    def result(self, value: Mapping[str, Any]) -> None:
+        """The answer for a program. Does nothing without ``--json``; called once, last."""
+        if self._finished:
+            raise InvariantViolation("a command printed two JSON objects; please report this")
+        self._finished = True
+        if self.as_json:
+            print(json.dumps(value, ensure_ascii=False, separators=(",", ":")), flush=True)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before something that cannot be undone. Raises :class:`UsageError` when the answer is no.
+
+        Without a terminal there is nobody to ask: ``--yes`` is required then.
+        """
+        if yes:
+            return
+        if self.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"{question} Nothing was done: add --yes to do it without being asked.")
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise UsageError("Nothing was done.")
