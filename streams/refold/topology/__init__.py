@@ -1,0 +1,3 @@
+"""refold.topology"""
+
+from __future__ import annotations

@@ -1,0 +1,45 @@
+"""Names that hold state: topics, group, transactional ids. They are API (``topology.lock.json``).
+
+Standard library only, so that the SDK can name a topic without loading the specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_PREFIX = "refold"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """Full names for one prefix: ``TopicNames("refold").journal == "refold.journal"``."""
+
+    prefix: str = DEFAULT_PREFIX
+
+    @property
+    def inbox(self) -> str:
+        return f"{self.prefix}.inbox"
+
+    @property
+    def journal(self) -> str:
+        return f"{self.prefix}.journal"
+
+    @property
+    def state(self) -> str:
+        return f"{self.prefix}.state"
+
+    @property
+    def history(self) -> str:
+        return f"{self.prefix}.history"
+
+    @property
+    def rejected(self) -> str:
+        return f"{self.prefix}.rejected"
+
+    @property
+    def group(self) -> str:
+        """The workers' consumer group, which is also the application id."""
+        return self.prefix
+
+    def transactional_id(self, instance: str) -> str:
+        return f"{self.prefix}-{instance}"
