@@ -1,0 +1,3 @@
+"""refold.ops"""
+
+from __future__ import annotations

@@ -1,0 +1,23 @@
+"""Worker processes under a harness: start, let them die in chosen ways, measure when work goes on.
+
+Used by ``refold demo`` and ``refold verify``. Everything is observed from outside the workers: exit codes,
+the group description, health endpoints, and the topics themselves.
+"""
+
+from __future__ import annotations
+
+from refold.ops.fleet.death import IN_FLIGHT_POINTS, Death, DeathKind, Reaper
+from refold.ops.fleet.group import owners
+from refold.ops.fleet.journalwatch import JournalWatch
+from refold.ops.fleet.worker import Fleet, WorkerProcess
+
+__all__ = [
+    "IN_FLIGHT_POINTS",
+    "Death",
+    "DeathKind",
+    "Fleet",
+    "JournalWatch",
+    "Reaper",
+    "WorkerProcess",
+    "owners",
+]

@@ -1,0 +1,176 @@
+"""One worker process, and a fleet of them: started as a user would start them, by the command line.
+
+Settings go through the environment, so a user's own settings (security, registry, paths) pass through
+untouched. A detached fleet outlives its starter (the demo leaves its stack up); an owned one is killed
+when the starter dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from refold.broker.ports import choose
+from refold.broker.process import Identity
+from refold.broker.watchdog import Watchdog
+from refold.errors import UnavailableError
+
+#: From start to ready: imports (1.5 s), start jitter, join, restore of a small state. Ten times that.
+READY_S_MAX: Final = 60.0
+#: How often a condition about a process is looked at. Ten looks a second cost nothing.
+POLL_S: Final = 0.1
+#: What is quoted of a worker's log when it does not start.
+LOG_TAIL_LINES: Final = 15
+
+
+class WorkerProcess:
+    """``refold worker`` with its own instance name, data directory, port, log and point file."""
+
+    def __init__(self, name: str, directory: Path, settings: Mapping[str, str], *, detached: bool) -> None:
+        self.name = name
+        self.directory = directory
+        self.log_path = directory / f"{name}.log"
+        self.point_path = directory / f"{name}.point"
+        self.port = choose(None)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.exit_codes: list[int] = []
+        self._detached = detached
+        self._watchdog: Watchdog | None = None
+        self._settings = {
+            **settings,
+            "REFOLD_WORKER__INSTANCE": name,
+            "REFOLD_WORKER__DATA_DIR": str(directory / f"{name}.data"),
+            "REFOLD_WORKER__HTTP_PORT": str(self.port),
+            "REFOLD_LOGGING__FORMAT": "json",
+            "REFOLD_POINT_FILE": str(self.point_path),
+        }
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start the process; returns at once. A point left armed by an earlier life is disarmed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.point_path.unlink(missing_ok=True)
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "refold.cli.main", "worker"],
+                env={**os.environ, **self._settings},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        if not self._detached:
+            with contextlib.suppress(Exception):  # it died at once: wait_ready reports that
+                identity = Identity.of(self.process.pid)
+                self._watchdog = Watchdog(identity.pid, identity.created)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; a no-op when the process has ended."""
+        if self.alive and self.process is not None:
+            self.process.send_signal(number)
+
+    def wait_end(self, seconds: float) -> int | None:
+        """Block until it ended, at most ``seconds``; the exit code, or ``None`` while it still runs."""
+        if self.process is None:
+            return None
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        self.exit_codes.append(code)
+        self._stand_down()
+        return code
+
+    async def ready(self) -> bool:
+        """Whether it says that it serves all its partitions."""
+        timeout = aiohttp.ClientTimeout(total=2)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as http:
+                async with http.get(f"{self.url}/healthz/ready") as answer:
+                    return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+    def stop(self, seconds: float = 25.0) -> None:
+        """SIGTERM, wait, then SIGKILL."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        if self.alive and self.wait_end(seconds) is None:
+            self.kill()
+        self._stand_down()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+        self._stand_down()
+
+    def log_tail(self) -> str:
+        try:
+            lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        except OSError:
+            return "(no log)"
+        return "\n".join(f"    {line[:300]}" for line in lines)
+
+    def _stand_down(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stand_down()
+            self._watchdog = None
+
+
+class Fleet:
+    """``count`` workers sharing settings."""
+
+    def __init__(
+        self, count: int, directory: Path, settings: Mapping[str, str], *, detached: bool = False
+    ) -> None:
+        self.workers = [
+            WorkerProcess(f"w{number}", directory, settings, detached=detached) for number in range(count)
+        ]
+
+    def start(self) -> None:
+        for worker in self.workers:
+            worker.start()
+
+    async def wait_ready(self, seconds: float = READY_S_MAX) -> None:
+        """Return when every worker is ready. Raises :class:`UnavailableError` quoting a log otherwise."""
+        import asyncio
+
+        deadline = time.monotonic() + seconds
+        for worker in self.workers:
+            while not await worker.ready():
+                dead = not worker.alive
+                if dead or time.monotonic() > deadline:
+                    what = "ended while starting" if dead else f"was not ready within {seconds:.0f} s"
+                    raise UnavailableError(
+                        f"worker {worker.name} {what}. The end of its log:\n{worker.log_tail()}"
+                    )
+                await asyncio.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """Stop all at once, then wait for each."""
+        for worker in self.workers:
+            worker.signal(signal.SIGCONT)
+            worker.signal(signal.SIGTERM)
+        for worker in self.workers:
+            worker.stop()
+
+    def kill(self) -> None:
+        for worker in self.workers:
+            worker.kill()
