@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from refold.api.problems import Problem
 from refold.errors import ConfigError
+from refold.settings import is_loopback
 
 #: Probes carry no token in most orchestrators, and answer only names and counts.
 OPEN_PREFIX = "/healthz/"
-
-
-def is_loopback(host: str) -> bool:
-    """True for addresses only this machine can reach. A name other than ``localhost`` counts as reachable."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_exposure(host: str, token: str | None) -> None:
@@ -32,7 +22,7 @@ def check_exposure(host: str, token: str | None) -> None:
     if token is None and not is_loopback(host):
         raise ConfigError(
             f"the HTTP port would listen on {host}, beyond this machine, without a bearer token: "
-            "set REFOLD_HTTP_TOKEN (or REFOLD_HTTP_TOKEN_FILE), or bind to 127.0.0.1"
+            "set REFOLD_WORKER__BEARER_TOKEN (or REFOLD_WORKER__BEARER_TOKEN_FILE), or bind to 127.0.0.1"
         )
 
 

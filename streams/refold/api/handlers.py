@@ -109,10 +109,13 @@ class Handlers:
         key, _ = self._owned_key(request)
         after = _number(request, "after", 0, 0, OFFSET_MAX)
         limit = _number(request, "limit", HISTORY_LIMIT_DEFAULT, 1, HISTORY_LIMIT_MAX)
-        if self._view.seq_of(key) == 0:
+        seq = self._view.seq_of(key)
+        if seq == 0:
             raise Problem("unknown_session", "no such session: it was never opened, or it was deleted")
         answer = self._view.history(key, after, limit)
-        return web.Response(body=answer.to_bytes(), content_type="application/json")
+        # The seq lets a reader that must scan from ``scan_from`` stop at the session's last event.
+        headers = {"Refold-Seq": str(seq), "Cache-Control": "no-store"}
+        return web.Response(body=answer.to_bytes(), content_type="application/json", headers=headers)
 
     # Rulings
 

@@ -1,0 +1,3 @@
+"""refold.client"""
+
+from __future__ import annotations

@@ -1,0 +1,102 @@
+"""Answers from the topics when no owner answers. Correct and committed, but slow: a partition is read.
+
+A snapshot from here is *stale* by what the state topic does not say yet; callers label it.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import Message
+
+from refold.client.names import TopicNames
+from refold.client.reader import Reader, ReaderPool
+from refold.client.routing import Directory
+from refold.client.sender import Delivery
+from refold.wire.journal import decode_journal
+from refold.wire.owner import RulingLine
+
+#: How much earlier than the inbox append the worker's records may be dated: the clocks of producer, broker
+#: and worker differ. A minute of one partition is at most a few hundred thousand records.
+CLOCK_SLACK_MS = 60_000
+
+
+class Fallback:
+    """Reads with bounded consumers; nothing is kept between calls."""
+
+    def __init__(self, pool: ReaderPool, directory: Directory, names: TopicNames) -> None:
+        self._pool = pool
+        self._directory = directory
+        self._names = names
+
+    async def ruling(self, delivery: Delivery) -> RulingLine | None:
+        """How an inbox record was ruled on, ``None`` when it was not yet (the group has not committed it).
+
+        A duplicate cannot be told from the topics as such: it is what is neither journalled nor rejected.
+        """
+        committed = await self._directory.committed(delivery.partition)
+        if committed is None or committed <= delivery.offset:
+            return None
+        return await self._pool.run(lambda reader: self._look_up(reader, delivery))
+
+    def _look_up(self, reader: Reader, delivery: Delivery) -> RulingLine:
+        partition, offset = delivery.partition, delivery.offset
+        since = delivery.append_time_ms - CLOCK_SLACK_MS
+        if (seq := self._journalled(reader, partition, offset, since)) is not None:
+            return RulingLine(partition, offset, "accepted", seq)
+        if (refusal := self._rejected(reader, partition, offset, since)) is not None:
+            return RulingLine(partition, offset, "rejected", None, *refusal)
+        return RulingLine(partition, offset, "duplicate", 0)
+
+    def _journalled(self, reader: Reader, partition: int, offset: int, since_ms: int) -> int | None:
+        found: int | None = None
+
+        def visit(message: Message) -> bool:
+            nonlocal found
+            entry = decode_journal(message.value() or b"")
+            if entry.partition == partition and entry.offset == offset:
+                found = entry.seq
+            # The journal is written in inbox order: once past the offset it cannot come any more.
+            return found is None and not (entry.partition == partition and entry.offset > offset)
+
+        start = reader.offset_at(self._names.journal, partition, since_ms)
+        reader.sweep(self._names.journal, partition, start, visit)
+        return found
+
+    def _rejected(self, reader: Reader, partition: int, offset: int, since_ms: int) -> tuple[str, str] | None:
+        origin = f"{self._names.inbox}/{partition}/{offset}".encode()
+        found: tuple[str, str] | None = None
+
+        def visit(message: Message) -> bool:
+            nonlocal found
+            headers = header_map(message)
+            if headers.get("refold-origin") == origin:
+                found = (
+                    headers.get("refold-code", b"").decode("utf-8", "replace"),
+                    headers.get("refold-reason", b"").decode("utf-8", "replace"),
+                )
+            return found is None
+
+        start = reader.offset_at(self._names.rejected, partition, since_ms)
+        reader.sweep(self._names.rejected, partition, start, visit)
+        return found
+
+    async def snapshot(self, partition: int, key: bytes) -> bytes | None:
+        """The newest committed state record of a key: reads the whole partition of the state topic."""
+        return await self._pool.run(lambda reader: self._newest(reader, partition, key))
+
+    def _newest(self, reader: Reader, partition: int, key: bytes) -> bytes | None:
+        newest: bytes | None = None
+
+        def visit(message: Message) -> bool:
+            nonlocal newest
+            if message.key() == key:
+                newest = message.value()
+            return True
+
+        first, _ = reader.end(self._names.state, partition)
+        reader.sweep(self._names.state, partition, first, visit)
+        return newest
+
+
+def header_map(message: Message) -> dict[str, bytes]:
+    """Headers by name; the last of a repeated one wins, a null one is empty."""
+    return {name: value or b"" for name, value in message.headers() or ()}

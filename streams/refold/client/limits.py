@@ -1,0 +1,70 @@
+"""Every limit of the SDK, named with its unit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Events handed to Kafka and not yet acknowledged, over all sessions. At 2 KB each 40 MB; appends beyond it
+#: wait their turn instead of growing memory.
+IN_FLIGHT_EVENTS_MAX: Final = 20_000
+
+#: Events of one session queued behind the one in flight. A session is sent one event at a time (see
+#: ``ordering``), so a longer queue is a producer that outruns its own session by seconds.
+SESSION_QUEUE_EVENTS_MAX: Final = 10_000
+
+#: How long librdkafka collects a batch. 1 ms: at 1 000 events/s about one record per request is saved from
+#: its own round trip, and nobody notices a millisecond.
+LINGER_MS: Final = 1
+
+#: How long the delivery thread sleeps in one poll. It wakes at once when something was delivered.
+POLL_S: Final = 0.1
+
+#: Rulings kept that nobody has asked for yet: 200 bytes each, 6.5 MB, 30 s at 1 000 events/s. Older ones are
+#: asked for one by one.
+RULINGS_KEPT_MAX: Final = 32_768
+
+#: While waiting for a ruling the owner is asked directly this often, so that a partition that moved to a new
+#: owner behind an open stream is noticed.
+RULING_RECHECK_S: Final = 1.0
+
+#: Direct ruling look-ups at once; after a reconnect all outstanding ones are asked.
+RULING_LOOKUPS_MAX: Final = 32
+
+#: A ruling stream that says nothing for this long (it sends a blank line every second) is taken for dead.
+STREAM_SILENCE_S: Final = 5.0
+
+#: Default of ``receipt.ruling(timeout=…)``: a take-over (session timeout 30 s) and a restore fit.
+RULING_TIMEOUT_S: Final = 60.0
+
+#: Two group descriptions are at least this far apart, however many requests ask for one.
+ROUTE_REFRESH_MIN_S: Final = 0.25
+
+#: A cached route is used for this long without being confirmed by an answer.
+ROUTE_AGE_MAX_S: Final = 60.0
+
+#: Pause between two attempts when an owner does not answer and says nothing about when it will.
+RETRY_PAUSE_S: Final = 0.2
+
+#: Two records of one session closer together than this in the journal are read in one sweep: a sweep over
+#: 2 000 records costs about as much as one more seek (a fetch round trip, 1 to 3 ms).
+SWEEP_GAP_RECORDS_MAX: Final = 2_000
+
+#: One history request: 500 pairs of about 20 bytes of JSON.
+HISTORY_PAGE_EVENTS: Final = 500
+
+#: First fetch size of an index seek. A journal record is 0.5 to 2 KB; the broker always returns at least one
+#: whole batch, however large.
+SEEK_FETCH_BYTES: Final = 64 * 1024
+
+#: Idle journal readers kept open. Each holds a few sockets and threads.
+IDLE_READERS_MAX: Final = 2
+
+#: No progress of a bounded read for this long is an error: the broker is gone, or a transaction blocks the
+#: last stable offset (its timeout is 10 s, the broker's scan another 10).
+READ_STALL_S: Final = 30.0
+
+#: Records per poll of the bulk readers.
+BULK_RECORDS: Final = 500
+
+#: Longest accepted answer of an owner: a state record is below 1 MB by contract.
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024

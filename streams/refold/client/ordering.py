@@ -1,0 +1,153 @@
+"""Order per session: no later event of a session ever overtakes a failed one.
+
+The fold's dedup keeps the highest counter per session and producer, so an event that arrives after a later
+one of the same producer is taken for a repeat. Exactness therefore needs what this module keeps:
+
+- at most one event of a session is in flight; the next is handed to Kafka after the previous one is durable.
+  (A pipelined idempotent producer is not enough: a record that times out or is refused as too large leaves a
+  gap that the following ones jump. The price is one round trip per event *of one session*; sessions are
+  independent of each other.)
+- when one fails, everything queued behind it fails too, with :class:`EarlierEventFailed`, and so does every
+  later ``submit`` until the caller decides: :meth:`Lane.retry` sends the same bytes again in order (same
+  counters: absorbed if they had been written after all), :meth:`Lane.abandon` gives them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from refold.client.limits import SESSION_QUEUE_EVENTS_MAX
+from refold.client.sender import Delivery, Header
+from refold.errors import RefoldError, TransientError
+
+
+class EarlierEventFailed(TransientError):
+    """An earlier event of the same session is not known to be durable, so this one was not sent.
+
+    ``event_id`` names the first one that failed. Call ``session.retry()`` or ``session.abandon()``.
+    """
+
+    def __init__(self, event_id: str, cause: str) -> None:
+        super().__init__(
+            f"not sent: the earlier event {event_id} of this session failed ({cause}). "
+            "`await session.retry()` sends it and what followed again, in order; "
+            "`session.abandon()` gives them up"
+        )
+        self.event_id = event_id
+
+
+class Transport(Protocol):
+    async def send(
+        self, topic: str, key: bytes, value: bytes, headers: Sequence[Header], partition: int
+    ) -> Delivery: ...
+
+
+@dataclass(slots=True)
+class Pending:
+    """One encoded event. ``done`` resolves when it is durable."""
+
+    event_id: str
+    type: str
+    value: bytes
+    headers: tuple[Header, ...]
+    done: asyncio.Future[Delivery] = field(repr=False)
+
+
+class Lane:
+    """The send queue of one session. Use from one event loop."""
+
+    def __init__(
+        self, transport: Transport, topic: str, key: bytes, partition_of: Callable[[bytes], int]
+    ) -> None:
+        self._transport = transport
+        self._topic = topic
+        self._key = key
+        self._partition_of = partition_of
+        self._queue: deque[Pending] = deque()
+        self._failed: list[Pending] = []
+        self._cause = ""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> tuple[Pending, ...]:
+        """Events not known to be durable, in order; empty when the lane is open."""
+        return tuple(self._failed)
+
+    @property
+    def idle(self) -> bool:
+        return self._task is None and not self._queue and not self._failed
+
+    def check_open(self) -> None:
+        """Raises :class:`EarlierEventFailed` while failed events wait for the caller's decision."""
+        if self._failed:
+            raise EarlierEventFailed(self._failed[0].event_id, self._cause)
+
+    def submit(self, event_id: str, type_: str, value: bytes, headers: tuple[Header, ...]) -> Pending:
+        """Queue an event behind all earlier ones. Raises before queueing, or fails the future later."""
+        self.check_open()
+        if len(self._queue) >= SESSION_QUEUE_EVENTS_MAX:
+            raise TransientError(
+                f"{SESSION_QUEUE_EVENTS_MAX} events of this session are waiting to be sent; not sent. "
+                "Await the receipts of earlier ones first"
+            )
+        pending = Pending(event_id, type_, value, headers, asyncio.get_running_loop().create_future())
+        self._enqueue(pending)
+        return pending
+
+    def retry(self) -> list[Pending]:
+        """Queue the failed events again, in order, with the same bytes and fresh futures."""
+        loop = asyncio.get_running_loop()
+        again = [Pending(p.event_id, p.type, p.value, p.headers, loop.create_future()) for p in self._failed]
+        self._failed = []
+        for pending in again:
+            self._enqueue(pending)
+        return again
+
+    def abandon(self) -> tuple[str, ...]:
+        """Give the failed events up and open the lane; returns their event ids."""
+        given_up = tuple(p.event_id for p in self._failed)
+        self._failed = []
+        return given_up
+
+    def _enqueue(self, pending: Pending) -> None:
+        self._queue.append(pending)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain(), name="refold-lane")
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue:
+                head = self._queue[0]
+                try:
+                    delivery = await self._transport.send(
+                        self._topic, self._key, head.value, head.headers, self._partition_of(self._key)
+                    )
+                except RefoldError as error:
+                    self._fail(error)
+                    return
+                self._queue.popleft()
+                if not head.done.done():
+                    head.done.set_result(delivery)
+        except asyncio.CancelledError:
+            self._fail(TransientError("the client was closed before the event was acknowledged"))
+            raise
+        finally:
+            self._task = None
+
+    def _fail(self, error: RefoldError) -> None:
+        self._failed = list(self._queue)
+        self._queue.clear()
+        self._cause = str(error)
+        for position, pending in enumerate(self._failed):
+            if pending.done.done():
+                continue
+            if position == 0:
+                pending.done.set_exception(error)
+            else:
+                pending.done.set_exception(EarlierEventFailed(self._failed[0].event_id, self._cause))
+            # A caller that never looks at its receipt must not get asyncio's "never retrieved" on top.
+            pending.done.exception()

@@ -1,0 +1,215 @@
+"""HTTP to the owning worker, with routing and retries: the answer, or a clear error, before a deadline.
+
+421 and connection errors look the owner up again; 503 waits as long as the owner says; 504 and 404 are
+answers. What is asked is only ever read, so retrying is always safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from refold.client.limits import ANSWER_BYTES_MAX, RETRY_PAUSE_S
+from refold.client.routing import Owner, Router
+from refold.errors import PermissionDenied, RefoldError, TransientError, UnavailableError, UsageError
+from refold.wire.owner import HistoryAnswer, RulingLine
+
+#: Connections at once to all owners; more requests than that wait for one.
+CONNECTIONS_MAX: Final = 64
+
+
+class NoOwnerAnswers(UnavailableError):
+    """No worker answered for this partition in time; topics still can (the callers' fallback)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    code: str | None = None
+    seq: int | None = None
+
+
+def session_path(tenant: str, session: str) -> str:
+    """Percent-encoded path; dots too, because ``..`` would be resolved away as a path segment."""
+    parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, session))
+    return "/v1/sessions/" + "/".join(parts)
+
+
+class Owners:
+    """One pool of connections to all workers. Use as an async context manager."""
+
+    def __init__(self, router: Router, *, token: str | None, request_timeout_s: float) -> None:
+        self.router = router
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._request_timeout_s = request_timeout_s
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._request_timeout_s),
+            # The address comes from the group description, a proxy setting of the shell does not apply.
+            trust_env=False,
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.http.close()
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            raise UsageError("the client is not open: use `async with Refold(...) as rf:`")
+        return self._http
+
+    async def snapshot(
+        self, partition: int, tenant: str, session: str, *, min_seq: int, timeout_s: float
+    ) -> bytes | None:
+        """The framed committed snapshot, ``None`` when the session does not exist."""
+        answer = await self._ask(
+            partition, session_path(tenant, session), {"min_seq": min_seq} if min_seq else {}, timeout_s
+        )
+        return None if answer.status == 404 else answer.body
+
+    async def history(
+        self, partition: int, tenant: str, session: str, *, after: int, limit: int, timeout_s: float
+    ) -> tuple[HistoryAnswer, int | None] | None:
+        """One page of the history index and the session's committed seq; ``None``: no such session."""
+        path = session_path(tenant, session) + "/history"
+        answer = await self._ask(partition, path, {"after": after, "limit": limit}, timeout_s)
+        return None if answer.status == 404 else (HistoryAnswer.from_bytes(answer.body), answer.seq)
+
+    async def ruling(self, partition: int, offset: int, timeout_s: float) -> RulingLine | None:
+        """One direct look-up without waiting. ``None``: not ruled on yet.
+
+        Raises :class:`RulingForgotten` when the owner has ruled and no longer remembers.
+        """
+        answer = await self._ask(
+            partition, f"/v1/rulings/{partition}/{offset}", {}, timeout_s, not_reached_is_an_answer=True
+        )
+        if answer.status == 404:
+            raise RulingForgotten("the owner ruled on this record, but no longer remembers how")
+        return None if answer.status == 504 else RulingLine.from_bytes(answer.body)
+
+    async def _ask(
+        self,
+        partition: int,
+        path: str,
+        params: dict[str, int],
+        timeout_s: float,
+        *,
+        not_reached_is_an_answer: bool = False,
+    ) -> Answer:
+        deadline = time.monotonic() + timeout_s
+        last = "the group has no member that owns this partition"
+        while True:
+            pause = RETRY_PAUSE_S
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise NoOwnerAnswers(
+                    f"no worker answered for partition {partition} within {timeout_s:g} s ({last}): "
+                    "is a worker running, and can this machine reach its advertised URL?",
+                    retry_after_s=1.0,
+                )
+            owner = await self._owner(partition)
+            if owner is not None:
+                try:
+                    answer = await self._get(owner, path, params, remaining)
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    last = f"{owner.instance} at {owner.url}: {type(error).__name__}"
+                else:
+                    if answer.status == 200 or (answer.status == 404 and answer.code != "unknown_path"):
+                        return answer
+                    if answer.status == 504:
+                        if not_reached_is_an_answer:
+                            return answer
+                        raise TransientError(
+                            f"session did not reach seq {params.get('min_seq')} on {owner.instance} in time: "
+                            "the worker is behind, or that event was never accepted"
+                        )
+                    last, pause = self._refusal(owner, answer)
+            elif self.router.members == 0:
+                raise NoOwnerAnswers(
+                    "no worker is running for this application (its consumer group is empty)",
+                    retry_after_s=1.0,
+                )
+            await asyncio.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+            await self._refresh()
+
+    async def _owner(self, partition: int) -> Owner | None:
+        try:
+            return await self.router.owner(partition)
+        except UnavailableError:
+            return None
+
+    async def _refresh(self) -> None:
+        # The cluster may be away for a moment; the deadline decides.
+        with contextlib.suppress(UnavailableError):
+            await self.router.refresh()
+
+    async def _get(self, owner: Owner, path: str, params: dict[str, int], remaining_s: float) -> Answer:
+        per_request = min(remaining_s, self._request_timeout_s)
+        query = "&".join(f"{name}={value}" for name, value in params.items())
+        if params.get("min_seq"):
+            # The owner answers 504 a little before this side gives up.
+            query += f"&wait_ms={max(1, int(per_request * 900))}"
+        url = URL(f"{owner.url}{path}" + (f"?{query}" if query else ""), encoded=True)
+        timeout = aiohttp.ClientTimeout(total=per_request)
+        async with self.http.get(url, timeout=timeout, allow_redirects=False) as response:
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise UnavailableError(f"{owner.url} answered with more than {ANSWER_BYTES_MAX} bytes")
+            code = None
+            if response.status >= 400:
+                code = _problem(bytes(body)).get("code")
+            seq = response.headers.get("Refold-Seq", "")
+            return Answer(
+                response.status,
+                bytes(body),
+                code if isinstance(code, str) else None,
+                int(seq) if seq.isascii() and seq.isdigit() else None,
+            )
+
+    @staticmethod
+    def _refusal(owner: Owner, answer: Answer) -> tuple[str, float]:
+        """What an unhelpful answer means and how long to wait; raises for those that time does not mend."""
+        problem = _problem(answer.body)
+        detail = problem.get("detail")
+        if answer.status in (401, 403):
+            raise PermissionDenied(
+                f"{owner.instance} at {owner.url} asks for another bearer token: "
+                "set REFOLD_CLIENT__BEARER_TOKEN to the workers' token"
+            )
+        if answer.status == 400:
+            raise UsageError(f"{owner.instance} refused the request: {detail}")
+        hint = problem.get("retry_after_s")
+        pause = float(hint) if isinstance(hint, int | float) else RETRY_PAUSE_S
+        return f"{owner.instance} at {owner.url}: {answer.status} {detail or ''}".rstrip(), max(0.02, pause)
+
+
+class RulingForgotten(RefoldError):
+    """Ruled on too long ago for the owner to remember. The topics know; see ``fallback``."""
+
+
+def _problem(body: bytes) -> dict[str, object]:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

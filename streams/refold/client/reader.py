@@ -1,0 +1,227 @@
+"""Blocking reads of topics at chosen offsets, for use in a thread.
+
+A :class:`Reader` owns one consumer that never joins a group and never commits: it assigns, reads, and assigns
+again. Everything is ``read_committed``. :class:`ReaderPool` keeps a few open because a first connection costs
+tens of milliseconds and a seek costs one or two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from refold.client.limits import (
+    BULK_RECORDS,
+    IDLE_READERS_MAX,
+    READ_STALL_S,
+    SEEK_FETCH_BYTES,
+    SWEEP_GAP_RECORDS_MAX,
+)
+from refold.errors import (
+    ConfigError,
+    NotFound,
+    PermissionDenied,
+    RefoldError,
+    TransientError,
+    UnavailableError,
+)
+
+T = TypeVar("T")
+
+#: One poll; the deadline of a read is checked in between.
+POLL_S: Final = 0.1
+
+#: How long the broker may hold a fetch at the log's end. Short: a held fetch also holds the next seek.
+FETCH_WAIT_MS: Final = 10
+
+
+def consumer_config(base: dict[str, Any], *, fetch_bytes: int, fetch_wait_ms: int) -> dict[str, Any]:
+    """A consumer that only assigns. The group id is demanded by librdkafka and never used."""
+    return {
+        **base,
+        "group.id": f"refold-reader-{uuid.uuid4().hex[:12]}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": fetch_wait_ms,
+        "fetch.min.bytes": 1,
+        "fetch.message.max.bytes": fetch_bytes,
+        "check.crcs": True,
+    }
+
+
+def read_failure(error: KafkaError, topic: str) -> RefoldError:
+    code = error.code()
+    if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
+        return PermissionDenied(f"Kafka does not let this principal read {topic!r}: grant READ on it")
+    if code in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+        return ConfigError(f"topic {topic!r} does not exist: run `refold topology apply`")
+    if code in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+        return NotFound(
+            f"{topic!r} no longer holds the offset: retention removed it, or the topic was recreated"
+        )
+    return UnavailableError(f"cannot read {topic!r} ({error.str()})", retry_after_s=1.0)
+
+
+def sweeps(offsets: Sequence[int], gap_max: int = SWEEP_GAP_RECORDS_MAX) -> list[tuple[int, int]]:
+    """Ascending offsets → inclusive ranges to read in one go; neighbours up to ``gap_max`` share one."""
+    ranges: list[tuple[int, int]] = []
+    for offset in offsets:
+        if ranges and offset - ranges[-1][1] <= gap_max:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return ranges
+
+
+class Reader:
+    """One consumer. Blocking; not for two threads at once."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._consumer = Consumer(
+            consumer_config(config, fetch_bytes=SEEK_FETCH_BYTES, fetch_wait_ms=FETCH_WAIT_MS)
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def end(self, topic: str, partition: int, timeout_s: float = 10.0) -> tuple[int, int]:
+        """``(first offset, log end)``. The end counts open transactions too."""
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=timeout_s, cached=False
+            )
+        except KafkaException as error:
+            raise read_failure(error.args[0], topic) from None
+        return int(low), int(high)
+
+    def offset_at(self, topic: str, partition: int, time_ms: int, timeout_s: float = 10.0) -> int:
+        """First offset appended at or after ``time_ms``; the log end when there is none."""
+        try:
+            found = self._consumer.offsets_for_times(
+                [TopicPartition(topic, partition, max(0, time_ms))], timeout=timeout_s
+            )[0]
+        except KafkaException as error:
+            raise read_failure(error.args[0], topic) from None
+        if found.error is not None:
+            raise read_failure(found.error, topic)
+        return int(found.offset) if found.offset >= 0 else self.end(topic, partition, timeout_s)[1]
+
+    def at(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Message]:
+        """The records at these ascending offsets, in order. Raises :class:`NotFound` when one is gone."""
+        found: list[Message] = []
+        wanted = set(offsets)
+
+        def take(message: Message) -> bool:
+            if message.offset() in wanted:
+                found.append(message)
+            return True
+
+        for first, last in sweeps(offsets):
+            self.sweep(topic, partition, first, take, last=last)
+        if len(found) != len(wanted):
+            have = {message.offset() for message in found}
+            missing = min(wanted - have)
+            raise NotFound(
+                f"{topic}[{partition}] has no record at offset {missing}, where the history index has one: "
+                "was the topic recreated or cut by retention?"
+            )
+        return found
+
+    def sweep(
+        self,
+        topic: str,
+        partition: int,
+        first: int,
+        visit: Callable[[Message], bool],
+        *,
+        last: int | None = None,
+    ) -> None:
+        """Visit committed records from ``first`` on, until ``visit`` returns false, ``last`` is passed, or
+        the last stable offset is reached (only when ``last`` is ``None``).
+
+        Raises :class:`TransientError` when nothing moves for ``READ_STALL_S``: an open transaction blocks.
+        """
+        self._consumer.assign([TopicPartition(topic, partition, first)])
+        try:
+            self._sweep(topic, partition, visit, last)
+        finally:
+            self._consumer.unassign()
+
+    def _sweep(self, topic: str, partition: int, visit: Callable[[Message], bool], last: int | None) -> None:
+        stalled_at = time.monotonic() + READ_STALL_S
+        while True:
+            messages = self._poll()
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        raise read_failure(error, topic)
+                    if last is None or (message.offset() or 0) > last:
+                        return
+                    continue
+                offset = message.offset() or 0
+                if last is not None and offset > last:
+                    return
+                if not visit(message) or offset == last:
+                    return
+            if messages:
+                stalled_at = time.monotonic() + READ_STALL_S
+            elif time.monotonic() > stalled_at:
+                raise TransientError(
+                    f"reading {topic}[{partition}] made no progress for {READ_STALL_S:g} s: the broker does "
+                    "not answer, or an open transaction holds the last stable offset back"
+                )
+
+    def _poll(self) -> list[Message]:
+        # consume(n, t) waits the whole t unless n records come: one by poll, the rest without waiting.
+        first = self._consumer.poll(POLL_S)
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(BULK_RECORDS, 0)]
+
+
+class ReaderPool:
+    """Readers for ``asyncio``: ``await pool.run(lambda reader: reader.at(…))`` in a thread."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
+        self._idle: list[Reader] = []
+        self._closed = False
+
+    async def run(self, work: Callable[[Reader], T]) -> T:
+        """Run blocking work with a reader of its own. A reader that failed is not used again."""
+        return await asyncio.to_thread(self._run, work)
+
+    def _run(self, work: Callable[[Reader], T]) -> T:
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = Reader(self._config)
+        try:
+            result = work(reader)
+        except BaseException:
+            reader.close()
+            raise
+        if self._closed or len(self._idle) >= IDLE_READERS_MAX:
+            reader.close()
+        else:
+            self._idle.append(reader)
+        return result
+
+    async def close(self) -> None:
+        self._closed = True
+        idle, self._idle = self._idle, []
+        await asyncio.to_thread(_close_all, idle)
+
+
+def _close_all(readers: Iterable[Reader]) -> None:
+    for reader in readers:
+        reader.close()

@@ -1,0 +1,131 @@
+"""Who owns a partition: read from the group description, cached, looked up again when an answer says so.
+
+The ``client.id`` of every worker's group member is ``refold|<instance>|<url>`` (architecture.md, section 8),
+so the group coordinator is the only directory there is: no service to run, none to get out of date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from refold.client.limits import ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
+from refold.errors import UnavailableError
+
+CLIENT_ID_PREFIX: Final = "refold"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A worker that owns a partition."""
+
+    instance: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """One look at the group. ``members`` counts all, also those without an address or partitions."""
+
+    owners: Mapping[int, Owner]
+    members: int
+
+
+def parse_client_id(client_id: str) -> Owner | None:
+    """``refold|instance|url`` → :class:`Owner`; anything else is another program in the group."""
+    prefix, _, rest = client_id.partition("|")
+    instance, _, url = rest.partition("|")
+    if prefix != CLIENT_ID_PREFIX or not instance or not url.startswith(("http://", "https://")):
+        return None
+    return Owner(instance, url.rstrip("/"))
+
+
+class Directory:
+    """Describes the group through an AdminClient."""
+
+    def __init__(self, config: dict[str, Any], group: str, inbox: str, timeout_s: float) -> None:
+        self._admin = AdminClient(config)
+        self._group = group
+        self._inbox = inbox
+        self._timeout_s = timeout_s
+
+    async def look(self) -> Routes:
+        """One group description; raises :class:`UnavailableError` when the cluster does not give it."""
+        try:
+            answer = self._admin.describe_consumer_groups([self._group], request_timeout=self._timeout_s)
+            description = await asyncio.wrap_future(answer[self._group])
+        except KafkaException as error:
+            raise UnavailableError(
+                f"cannot describe consumer group {self._group!r} ({error.args[0].str()}): "
+                "is the cluster reachable, and may this principal DESCRIBE the group?",
+                retry_after_s=ROUTE_REFRESH_MIN_S,
+            ) from None
+        owners: dict[int, Owner] = {}
+        for member in description.members:
+            owner = parse_client_id(member.client_id or "")
+            if owner is None or member.assignment is None:
+                continue
+            for assigned in member.assignment.topic_partitions:
+                if assigned.topic == self._inbox:
+                    owners[assigned.partition] = owner
+        return Routes(owners, len(description.members))
+
+    async def committed(self, partition: int) -> int | None:
+        """The group's committed next offset of an inbox partition, ``None`` when it has none."""
+        request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(self._inbox, partition)])
+        try:
+            answer = self._admin.list_consumer_group_offsets(
+                [request], require_stable=True, request_timeout=self._timeout_s
+            )
+            result = await asyncio.wrap_future(answer[self._group])
+        except KafkaException as error:
+            raise UnavailableError(
+                f"cannot read the offsets of group {self._group!r} ({error.args[0].str()})"
+            ) from None
+        offset = int(result.topic_partitions[0].offset)
+        return offset if offset >= 0 else None
+
+
+class Router:
+    """Cached routes; concurrent refreshes share one look."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._routes: Routes | None = None
+        self._looked_at = float("-inf")
+        self._looking: asyncio.Task[Routes] | None = None
+
+    async def owner(self, partition: int) -> Owner | None:
+        """The owner as last seen, ``None`` when the group has none for this partition right now."""
+        if self._routes is None or time.monotonic() - self._looked_at > ROUTE_AGE_MAX_S:
+            await self.refresh()
+        assert self._routes is not None
+        return self._routes.owners.get(partition)
+
+    @property
+    def members(self) -> int:
+        """Members of the group as last seen; 0 also before the first look."""
+        return 0 if self._routes is None else self._routes.members
+
+    async def refresh(self) -> Routes:
+        """Look again, at most once per ``ROUTE_REFRESH_MIN_S``; waits for the interval if need be."""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> Routes:
+        try:
+            pause = self._looked_at + ROUTE_REFRESH_MIN_S - time.monotonic()
+            if pause > 0:
+                await asyncio.sleep(pause)
+            self._routes = await self._directory.look()
+            return self._routes
+        finally:
+            self._looked_at = time.monotonic()
+            self._looking = None

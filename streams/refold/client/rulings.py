@@ -1,0 +1,213 @@
+"""Rulings: one NDJSON stream per owner, direct look-ups for what a stream cannot have said, topics last.
+
+How a ruling is found, in this order:
+
+1. it has come through the owner's stream already (kept, bounded),
+2. it comes through the stream: every ruling on this producer's records committed while the stream is open,
+3. the owner is asked directly: for a record sent before its stream was open, and every ``RULING_RECHECK_S``
+   in case the partition moved to another owner,
+4. no owner answers, or the owner no longer remembers: the committed offsets say whether it was ruled on, the
+   journal and the rejected topic say how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from refold.client.limits import (
+    RETRY_PAUSE_S,
+    RULING_LOOKUPS_MAX,
+    RULING_RECHECK_S,
+    RULINGS_KEPT_MAX,
+    STREAM_SILENCE_S,
+)
+from refold.client.owners import NoOwnerAnswers, Owners, RulingForgotten
+from refold.client.sender import Delivery
+from refold.errors import TransientError, UnavailableError
+from refold.wire.owner import RulingLine
+
+Position = tuple[int, int]
+TopicLookup = Callable[[Delivery], Awaitable[RulingLine | None]]
+Observer = Callable[[RulingLine], None]
+
+#: A direct look-up gives up after this long and the loop looks the owner up again.
+LOOKUP_TIMEOUT_S: Final = 2.0
+
+#: Longest ruling line; reasons are cut by the fold well below it.
+LINE_BYTES_MAX: Final = 64 * 1024
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        self.open_since: float | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Rulings:
+    """All rulings of one client. Use from one event loop."""
+
+    def __init__(self, owners: Owners, producer_id: str, from_topics: TopicLookup) -> None:
+        self._owners = owners
+        self._producer_id = producer_id
+        self._from_topics = from_topics
+        self._kept: OrderedDict[Position, RulingLine] = OrderedDict()
+        self._waiting: dict[Position, asyncio.Future[RulingLine]] = {}
+        self._observers: OrderedDict[Position, Observer] = OrderedDict()
+        self._streams: dict[str, _Stream] = {}
+        self._lookups = asyncio.Semaphore(RULING_LOOKUPS_MAX)
+
+    async def close(self) -> None:
+        tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def observe(self, delivery: Delivery, observer: Observer) -> None:
+        """Call ``observer`` once when the ruling on this record becomes known, by whatever way."""
+        position = (delivery.partition, delivery.offset)
+        if (line := self._kept.get(position)) is not None:
+            observer(line)
+            return
+        self._observers[position] = observer
+        if len(self._observers) > RULINGS_KEPT_MAX:
+            self._observers.popitem(last=False)
+
+    async def wait(self, delivery: Delivery, sent_at: float, timeout_s: float) -> RulingLine:
+        """The ruling; raises :class:`TransientError` saying what is known when time runs out.
+
+        ``sent_at``: ``time.monotonic()`` before the record was handed to Kafka.
+        """
+        position = (delivery.partition, delivery.offset)
+        if (line := self._kept.get(position)) is not None:
+            return line
+        future = self._waiting.get(position)
+        if future is None:
+            future = self._waiting[position] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._pursue(delivery, sent_at, future)
+        except TimeoutError:
+            pass
+        finally:
+            if not future.done() and self._waiting.get(position) is future:
+                del self._waiting[position]
+        with contextlib.suppress(UnavailableError, TransientError, TimeoutError):
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
+                if (line := await self._from_topics(delivery)) is not None:
+                    return self._known(line)
+        raise TransientError(
+            f"the event is durable (inbox partition {delivery.partition}, offset {delivery.offset}) but "
+            f"was not ruled on within {timeout_s:g} s: no worker runs for its partition, or it is behind. "
+            "It is not lost: await receipt.ruling() again"
+        )
+
+    async def _pursue(
+        self, delivery: Delivery, sent_at: float, future: asyncio.Future[RulingLine]
+    ) -> RulingLine:
+        asked: set[float | None] = set()
+        while not future.done():
+            pause = RULING_RECHECK_S
+            stream = await self._stream_for(delivery.partition)
+            if stream is None or stream.open_since is None:
+                pause = RETRY_PAUSE_S
+            heard_all = stream is not None and stream.open_since is not None and stream.open_since < sent_at
+            first_time = stream is not None and stream.open_since not in asked
+            if heard_all and first_time:
+                # Sent after the stream was open: its ruling comes through it, no need to ask now.
+                asked.add(stream.open_since if stream is not None else None)
+            else:
+                if stream is not None:
+                    asked.add(stream.open_since)
+                if not await self._ask(delivery, future):
+                    pause = RETRY_PAUSE_S
+            await asyncio.wait([future], timeout=pause)
+        return future.result()
+
+    async def _ask(self, delivery: Delivery, future: asyncio.Future[RulingLine]) -> bool:
+        """Direct look-up, then topics where owners cannot tell. False when nobody could be asked."""
+        async with self._lookups:
+            if future.done():
+                return True
+            try:
+                line = await self._owners.ruling(delivery.partition, delivery.offset, LOOKUP_TIMEOUT_S)
+            except RulingForgotten:
+                line = await self._from_topics(delivery)
+            except NoOwnerAnswers:
+                try:
+                    line = await self._from_topics(delivery)
+                except (UnavailableError, TransientError):
+                    return False
+                if line is None:
+                    return False
+        if line is not None:
+            self._known(line)
+        return True
+
+    # Streams
+
+    async def _stream_for(self, partition: int) -> _Stream | None:
+        """The open stream of the partition's owner, opened if need be; ``None`` without an owner."""
+        try:
+            owner = await self._owners.router.owner(partition)
+        except UnavailableError:
+            return None
+        if owner is None:
+            return None
+        stream = self._streams.get(owner.url)
+        if stream is None:
+            stream = self._streams[owner.url] = _Stream()
+            stream.task = asyncio.get_running_loop().create_task(
+                self._read_stream(owner.url, stream), name="refold-rulings"
+            )
+        await stream.ready.wait()
+        return stream
+
+    async def _read_stream(self, url: str, stream: _Stream) -> None:
+        target = URL(f"{url}/v1/rulings/stream?producer={quote(self._producer_id, safe='')}", encoded=True)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=LOOKUP_TIMEOUT_S, sock_read=STREAM_SILENCE_S)
+        rest = b""
+        try:
+            async with self._owners.http.get(target, timeout=timeout, allow_redirects=False) as response:
+                if response.status != 200:
+                    return
+                async for chunk in response.content.iter_any():
+                    if stream.open_since is None:
+                        # The server subscribes before it writes its first byte.
+                        stream.open_since = time.monotonic()
+                        stream.ready.set()
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if len(rest) > LINE_BYTES_MAX:
+                        return
+                    for line in lines:
+                        if line:
+                            self._known(RulingLine.from_bytes(line))
+        except (aiohttp.ClientError, TimeoutError, OSError, UnavailableError):
+            pass  # Waiters notice by the missing stream and look the owner up again.
+        finally:
+            if self._streams.get(url) is stream:
+                del self._streams[url]
+            stream.open_since = None
+            stream.ready.set()
+            with contextlib.suppress(UnavailableError):
+                await self._owners.router.refresh()
+
+    def _known(self, line: RulingLine) -> RulingLine:
+        position = (line.partition, line.offset)
+        self._kept[position] = line
+        if len(self._kept) > RULINGS_KEPT_MAX:
+            self._kept.popitem(last=False)
+        if (observer := self._observers.pop(position, None)) is not None:
+            observer(line)
+        if (future := self._waiting.pop(position, None)) is not None and not future.done():
+            future.set_result(line)
+        return line
