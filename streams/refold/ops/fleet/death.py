@@ -110,7 +110,7 @@ class Reaper:
             death.recovered_ms = self._watch.recovered_ms(death.ticket)
 
     async def _at_point(self, worker: WorkerProcess, death: Death, point: str, action: str) -> None:
-        hits = worker.point_path.with_suffix(".point.hit")
+        hits = worker.point_path.with_name(f"{worker.point_path.name}.hit")
         hits.unlink(missing_ok=True)
         armed = worker.point_path.with_suffix(".tmp")
         armed.write_text(f"{point}:{action}")
