@@ -1,0 +1,123 @@
+"""Why a record is refused: a closed list, each code with its way out.
+
+Codes are wire contract (header ``refold-code`` of the rejected topic, rulings, metrics labels): a code is
+never renamed or given another meaning. The upper half is ruled on the bytes, before there is a session;
+the lower half by :func:`refold.core.decide.decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+RejectCode = Literal[
+    # --- the record itself -------------------------------------------------------------------------
+    # No key, not UTF-8, no slash, an empty half, or longer than the limit.
+    "bad_key",
+    # The key does not name the tenant and session in the envelope.
+    "key_mismatch",
+    # Empty value (a null value is a deletion, not an error).
+    "empty_value",
+    # Shorter than its frame (magic and schema id or GUID).
+    "bad_frame",
+    # The first byte is neither magic 0 nor magic 1.
+    "bad_magic",
+    # The frame names a schema id or GUID that no configured registry knows.
+    "unknown_schema",
+    # A record of another subject than belongs here (a snapshot in the inbox, a payload of another type).
+    "unknown_subject",
+    # The bytes do not follow the schema they name, or end early, or go on after it.
+    "undecodable",
+    # A string that is not UTF-8.
+    "bad_text",
+    # A string with half of a surrogate pair, for which no UTF-8 exists.
+    "lone_surrogate",
+    # Larger than the named limit for such a record, text or list.
+    "too_large",
+    # Forwarded more often than the hop limit: the workers disagree about the slot map.
+    "too_many_hops",
+    # --- ids and values ----------------------------------------------------------------------------
+    # An id that must be there is empty, or an id is longer than ID_BYTES_MAX.
+    "bad_id",
+    # A value out of its range or not of its form (JSON, digest, setting).
+    "bad_value",
+    # --- de-duplication ----------------------------------------------------------------------------
+    # The id is known with other content.
+    "conflict",
+    # The producer id is known with a newer epoch: this writer was replaced.
+    "stale_producer",
+    # The producer was forgotten, or is new with a clock before the forgetting: may be a repeat, so not applied.
+    "too_old_to_judge",
+    # PRODUCERS_MAX producers are remembered and none can be forgotten safely.
+    "too_many_producers",
+    # The session is not at the seq the writer expected.
+    "expected_seq",
+    # --- session life ------------------------------------------------------------------------------
+    # The session is closed and the event would go on with it.
+    "session_closed",
+    # The event speaks of a session that does not exist.
+    "no_session",
+    # The session is quarantined or being released: the event is parked and replayed by `refold session release`.
+    "quarantined",
+    # A release was asked for, but the session is not quarantined (or not releasing).
+    "not_quarantined",
+    # More events were parked than the release has replayed: read on and finish again.
+    "release_behind",
+    # Only the worker writes this type.
+    "reserved_type",
+    # --- messages, branches, summary ---------------------------------------------------------------
+    # The message named is not known to the session.
+    "unknown_message",
+    # The summary is empty, or ends inside a group that belongs together, or before the one in force.
+    "bad_summary",
+    # --- tools -------------------------------------------------------------------------------------
+    # No call with this operation id or call id, and no room to hold its result.
+    "unknown_call",
+    # The step is not allowed from the call's present state.
+    "illegal_transition",
+    # The call has a final status and this is another one.
+    "already_final",
+    # OPEN_CALLS_MAX calls are open.
+    "too_many_open_calls",
+    # --- facts -------------------------------------------------------------------------------------
+    # FACTS_MAX facts, or FACTS_BYTES_MAX bytes of them, are held.
+    "facts_full",
+]
+
+REJECT_CODES: Final[tuple[RejectCode, ...]] = get_args(RejectCode)
+
+#: Code -> what to do about it. Shown by `refold rejected show` and in docs/concepts/session.md.
+WAY_OUT: Final[Mapping[RejectCode, str]] = {
+    "bad_key": "send the record with key tenant/session in UTF-8",
+    "key_mismatch": "make the key from the envelope's tenant and session",
+    "empty_value": "send a framed envelope, or a null value to delete the session",
+    "bad_frame": "serialise with a Confluent-framing Avro serializer (magic 0 and a 4-byte schema id)",
+    "bad_magic": "serialise with a Confluent-framing Avro serializer (magic 0 and a 4-byte schema id)",
+    "unknown_subject": "write an envelope to the inbox, with a payload of subject refold.event.<type>",
+    "unknown_schema": "register the schema, or point the worker at the registry that has it",
+    "undecodable": "serialise with the schema whose id is in the frame",
+    "bad_text": "encode text as UTF-8 before sending",
+    "lone_surrogate": "replace lone surrogates before sending",
+    "too_large": "send the content as a reference (the SDK does so above its inline limit)",
+    "too_many_hops": "check that all workers use one topology and slot map, then replay the record",
+    "bad_id": "use a non-empty id of at most 256 bytes",
+    "bad_value": "correct the value the reason names and send a new event",
+    "conflict": "use a new id for new content; an edit is a new message that names the old one in `replaces`",
+    "stale_producer": "stop this writer: a newer one with the same producer id took over",
+    "too_old_to_judge": "read the session; if the event is missing, send it again from a new producer with a right clock",
+    "too_many_producers": "let writers share a producer, or correct the clocks of those far ahead",
+    "expected_seq": "read the session again and decide anew",
+    "session_closed": "append SessionReopened first, or start a new session",
+    "no_session": "append a first event before this one",
+    "quarantined": "nothing is lost: the event is parked; fix the cause, then `refold session release`",
+    "not_quarantined": "nothing to release: the session is folding normally",
+    "release_behind": "replay the events parked since, then finish again (`refold session release` does)",
+    "reserved_type": "do not send this type; the worker makes it",
+    "unknown_message": "name a message of this session that its state still holds",
+    "bad_summary": "summarise whole groups of the active path, from its beginning, with text in it",
+    "unknown_call": "append the call (ToolCallIntended or an assistant message) before what happened to it",
+    "illegal_transition": "read the call's state and follow intended, approval, started, outcome",
+    "already_final": "the first final status stands; correct it with a new call",
+    "too_many_open_calls": "complete, fail or deny open calls first",
+    "facts_full": "remove facts, or keep large values outside and name them by a reference",
+}

@@ -1,0 +1,134 @@
+"""How much one session may hold, and why that always fits one record of the state topic.
+
+Invariant S8: an encoded snapshot is at most ``STATE_RECORD_BYTES_MAX`` bytes, whatever arrives. The sum is
+written out in :data:`STATE_RECORD_WORST_BYTES`; tests/core/test_limits.py checks the sum and attacks it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+
+#: Below Kafka's default ``max.message.bytes`` of 1 MiB with room for key, headers and batch overhead.
+STATE_RECORD_BYTES_MAX: Final = 900_000
+
+#: Event, message, call, operation, producer and actor ids, fact and tool names: longer ones are refused.
+ID_BYTES_MAX: Final = 256
+ROLE_BYTES_MAX: Final = 32
+
+# --- context -----------------------------------------------------------------------------------------
+
+#: "The last few raw messages" unless the session's settings say otherwise.
+WINDOW_MESSAGES_DEFAULT: Final = 20
+WINDOW_BYTES_DEFAULT: Final = 128 * KIB
+#: The most a session's settings may ask for, and where a turn that is too long is cut inside.
+WINDOW_MESSAGES_MAX: Final = 100
+WINDOW_BYTES_MAX: Final = 160 * KIB
+WINDOW_MESSAGES_MIN: Final = 1
+WINDOW_BYTES_MIN: Final = 1 * KIB
+
+#: A larger body is not kept in the snapshot: its length and sha256 stand for it, the journal has it at ``seq``.
+MESSAGE_INLINE_BYTES_MAX: Final = 32 * KIB
+
+#: Pinned system and developer messages; more of them are ordinary messages of their turn.
+SYSTEM_MESSAGES_MAX: Final = 8
+SYSTEM_BYTES_MAX: Final = 64 * KIB
+
+#: Messages off the active path.
+BRANCH_MESSAGES_MAX: Final = 64
+BRANCH_BYTES_MAX: Final = 64 * KIB
+#: Where the paths that were left had been cut off, so that coming back finds the same context.
+TRUNKS_MAX: Final = 16
+#: Ids that stand for another place in the tree (messages not placed themselves).
+ALIASES_MAX: Final = 32
+
+SUMMARY_BYTES_MAX: Final = 32 * KIB
+
+#: Messages named as answered by one result message.
+ANSWERS_MAX: Final = 16
+
+# --- tools -------------------------------------------------------------------------------------------
+
+#: Rows not final, ``unknown`` ones included.
+OPEN_CALLS_MAX: Final = 96
+#: Final rows kept, newest first.
+CLOSED_CALLS_MAX: Final = 32
+TOOLS_BYTES_MAX: Final = 160 * KIB
+ARGUMENTS_INLINE_BYTES_MAX: Final = 4 * KIB
+RESULT_SUMMARY_BYTES_MAX: Final = 1 * KIB
+ERROR_BYTES_MAX: Final = 1 * KIB
+ERROR_CODE_BYTES_MAX: Final = 64
+EFFECT_BYTES_MAX: Final = 32
+
+#: Results whose call is not known, or whose call's message has not come yet.
+ORPHANS_MAX: Final = 16
+#: Bodies and what is remembered of their results, together.
+ORPHANS_BYTES_MAX: Final = 32 * KIB
+ORPHAN_INLINE_BYTES_MAX: Final = 8 * KIB
+#: Results in one held message; a message with more is kept without being matched later.
+ORPHAN_RESULTS_MAX: Final = 16
+#: A held result keeps this much of its summary and error, so that the records beside the bodies stay small.
+ORPHAN_TEXT_BYTES_MAX: Final = 256
+
+# --- facts and configuration --------------------------------------------------------------------------
+
+FACTS_MAX: Final = 64
+FACT_BYTES_MAX: Final = 8 * KIB
+FACTS_BYTES_MAX: Final = 48 * KIB
+CONFIG_BYTES_MAX: Final = 32 * KIB
+#: Deeper JSON (arguments, facts) counts as invalid: parsers recurse, and their limits differ.
+JSON_DEPTH_MAX: Final = 100
+
+# --- de-duplication ----------------------------------------------------------------------------------
+
+PRODUCERS_MAX: Final = 64
+#: The window of plain producers, in events.
+DEDUP_EVENT_IDS_MAX: Final = 128
+#: Ids of messages that left the snapshot and are still recognised.
+DEDUP_MESSAGE_IDS_MAX: Final = 64
+#: 8 bytes of id hash, 4 of content hash, 4 of seq.
+DEDUP_ENTRY_BYTES: Final = 16
+#: Trimmed messages of the active path a late summary may still name.
+TRAIL_MAX: Final = 64
+
+# --- the sum -----------------------------------------------------------------------------------------
+
+_NUMBER: Final = 10  # a long in Avro
+_ID: Final = ID_BYTES_MAX + 3  # its bytes, a length of two bytes, a union branch
+_SHA256: Final = 67
+
+#: seq, time, size; parent; actor; two flags; answers; what stands for an elided body.
+MESSAGE_OVERHEAD_BYTES: Final = (
+    3 * _NUMBER + 2 * _ID + 2 + (ANSWERS_MAX * _NUMBER + 3) + (_NUMBER + _SHA256 + 1)
+)
+#: A body without content: message and parent id, role, empty content, nine nulls.
+MESSAGE_STUB_BYTES: Final = 2 * _ID + ROLE_BYTES_MAX + 1 + 10
+#: A row without arguments, summary and error text: five ids, effect, code, digest, flags, 16 numbers.
+CALL_ROW_BYTES: Final = 5 * _ID + EFFECT_BYTES_MAX + ERROR_CODE_BYTES_MAX + _SHA256 + 40 + 16 * _NUMBER
+ORPHAN_RESULT_BYTES: Final = 2 * _ID + 2 * ORPHAN_TEXT_BYTES_MAX + ERROR_CODE_BYTES_MAX + 20
+
+#: About 860 KB of the 900: what remains is slack for list headers.
+STATE_RECORD_WORST_BYTES: Final = (
+    WINDOW_BYTES_MAX
+    + WINDOW_MESSAGES_MAX * MESSAGE_OVERHEAD_BYTES
+    + SYSTEM_BYTES_MAX
+    + SYSTEM_MESSAGES_MAX * MESSAGE_OVERHEAD_BYTES
+    + BRANCH_BYTES_MAX
+    + BRANCH_MESSAGES_MAX
+    * (MESSAGE_OVERHEAD_BYTES + 2 * _ID + _NUMBER + 2)  # each may be a leaf: a Branch entry
+    + (TRUNKS_MAX + ALIASES_MAX) * (2 * _ID + 4 * _NUMBER)
+    + SUMMARY_BYTES_MAX
+    + _ID
+    + FACTS_MAX * (_ID + _NUMBER + 3)
+    + FACTS_BYTES_MAX
+    + CONFIG_BYTES_MAX
+    + _SHA256
+    + TOOLS_BYTES_MAX
+    + ORPHANS_BYTES_MAX
+    + ORPHANS_MAX * MESSAGE_OVERHEAD_BYTES
+    + PRODUCERS_MAX * (_ID + 4 * _NUMBER)
+    + (DEDUP_EVENT_IDS_MAX + DEDUP_MESSAGE_IDS_MAX) * DEDUP_ENTRY_BYTES
+    + TRAIL_MAX * _NUMBER
+    + 4 * KIB  # key fields, status, frontier, link, settings
+)
