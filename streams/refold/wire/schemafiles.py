@@ -73,8 +73,8 @@ def schema_root() -> Path:
     if (repository / SUBJECTS_FILE).is_file():
         return repository
     raise ConfigError(
-        f"no schemas: neither {packaged} nor {repository} holds {SUBJECTS_FILE}; the installation is incomplete, "
-        "install refold again"
+        f"no schemas: neither {packaged} nor {repository} holds {SUBJECTS_FILE}; "
+        "the installation is incomplete, install refold again"
     )
 
 
@@ -90,12 +90,14 @@ def load_schema_files(root: Path) -> SchemaFiles:
         infos[subject] = SubjectInfo(subject, entry["description"], entry["owner"], entry.get("topic"))
         for version, path, uses in _versions(entry):
             if any(name not in definitions for name in uses):
-                raise ConfigError(f"{SUBJECTS_FILE}: {subject} version {version} uses a type that is not listed")
+                raise ConfigError(
+                    f"{SUBJECTS_FILE}: {subject} version {version} uses a type that is not listed"
+                )
             schema = _inline(definitions, subject, version, uses)
             versions.append(SubjectFile(subject, version, path, schema))
     reserved = frozenset(table.get("reserved", ()))
     if clash := reserved & infos.keys():
-        raise ConfigError(f"{SUBJECTS_FILE}: {sorted(clash)[0]} is both a subject and reserved")
+        raise ConfigError(f"{SUBJECTS_FILE}: {min(clash)} is both a subject and reserved")
     return SchemaFiles(root, table.get("compatibility", "FULL_TRANSITIVE"), infos, tuple(versions), reserved)
 
 
@@ -113,7 +115,9 @@ def _definitions(root: Path, table: Mapping[str, Any]) -> dict[str, dict[int, Sc
         for version, path, _ in _versions(entry):
             schema = _avsc(root / path)
             if full_name(schema, "") != name:
-                raise ConfigError(f"{path}: the record is named {full_name(schema, '')}, subjects.yaml says {name}")
+                raise ConfigError(
+                    f"{path}: the record is named {full_name(schema, '')}, subjects.yaml says {name}"
+                )
             found.setdefault(name, {})[version] = schema
     return found
 
@@ -134,10 +138,14 @@ def _inline(
             try:
                 return resolve(definitions[name][wanted], "")
             except KeyError:
-                raise ConfigError(f"{subject} version {version} names {name} version {wanted}: no such file") from None
+                raise ConfigError(
+                    f"{subject} version {version} names {name} version {wanted}: no such file"
+                ) from None
         if isinstance(node, list):
             if len(node) != 2 or node[0] != "null":
-                raise ConfigError(f"{subject} version {version}: unions other than [null, X] are not allowed: {node}")
+                raise ConfigError(
+                    f"{subject} version {version}: unions other than [null, X] are not allowed: {node}"
+                )
             return ["null", resolve(node[1], namespace)]
         kind = node["type"]
         if kind == "array":

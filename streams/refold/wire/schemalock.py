@@ -51,9 +51,12 @@ def read_lock(root: Path) -> tuple[Pin, ...]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["format"] != LOCK_FORMAT:
-            raise ConfigError(f"{path} has format {document['format']}, this refold reads {LOCK_FORMAT}: upgrade refold")
+            raise ConfigError(
+                f"{path} has format {document['format']}, this refold reads {LOCK_FORMAT}: upgrade refold"
+            )
         pins = tuple(
-            Pin(e["subject"], e["version"], e["id"], uuid.UUID(e["guid"]), e["sha256"]) for e in document["schemas"]
+            Pin(e["subject"], e["version"], e["id"], uuid.UUID(e["guid"]), e["sha256"])
+            for e in document["schemas"]
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} cannot be read ({error!r}): take it from version control again") from None
@@ -72,12 +75,13 @@ def find_drift(files: SchemaFiles, pins: Iterable[Pin]) -> list[Drift]:
         pinned.add(key)
         file = by_key.get(key)
         if file is None:
-            text = f"{pin.subject} version {pin.version} is pinned (id {pin.id}) but its file is gone: restore it"
+            text = f"{pin.subject} version {pin.version} (id {pin.id}) has an id but no file: restore it"
             drift.append(Drift("missing_file", *key, text))
         elif sha256_of(file.schema) != pin.sha256:
             text = (
-                f"{pin.subject} version {pin.version} ({file.path}, or a type it names) differs from what id {pin.id} "
-                "was pinned to: records with the old meaning exist, so undo the change and add a new version instead"
+                f"{pin.subject} version {pin.version} ({file.path}, or a type it names) differs from what "
+                f"id {pin.id} was pinned to: records with the old meaning exist, so undo the change and add "
+                "a new version instead"
             )
             drift.append(Drift("changed", *key, text))
     for key, file in by_key.items():
@@ -88,7 +92,7 @@ def find_drift(files: SchemaFiles, pins: Iterable[Pin]) -> list[Drift]:
 
 
 def append_pins(files: SchemaFiles, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
-    """The pins with every new subject version added. Raises ConfigError when a pinned one changed or is gone."""
+    """The pins and every new subject version. Raises ConfigError when a pinned one changed or is gone."""
     for drift in find_drift(files, pins):
         if drift.kind != "not_locked":
             raise ConfigError(drift.text)
