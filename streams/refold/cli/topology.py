@@ -135,7 +135,7 @@ def render(
 
 
 def _show(out: Output, result: Plan) -> None:
-    for line in (*result.changes, *result.refused):
-        out.say(str(line))
+    for line in (*map(str, result.changes), *result.refusals()):
+        out.say(line)
     for warning in result.warnings:
         out.note(f"warning: {warning}")

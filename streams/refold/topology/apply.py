@@ -64,4 +64,4 @@ def _settle(topology: Topology, cluster: Cluster) -> None:
 
 def _refuse(plan: Plan) -> None:
     if plan.refused:
-        raise ConfigError("nothing was changed:\n  " + "\n  ".join(str(refusal) for refusal in plan.refused))
+        raise ConfigError("nothing was changed:\n  " + "\n  ".join(plan.refusals()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from refold.errors import ConfigError
-from refold.topology.spec import EnvironmentSpec, ParticipantsSpec, TopicSpec
+from refold.topology.spec import EnvironmentSpec, ParticipantsSpec, TopicKind, TopicSpec
 
 #: A wheel carries the data as package data; an editable install does not (hatchling's force-include).
 _PACKAGED = Path(__file__).resolve().parent.parent / "_data" / "topology"
@@ -38,7 +38,8 @@ def read_topics(root: Path) -> tuple[TopicSpec, ...]:
     for file, topic in zip(files, topics, strict=True):
         if file.stem != topic.name:
             raise ConfigError(f"{file} describes {topic.name!r}: a file is named after its topic.")
-    return topics
+    order = get_args(TopicKind)  # the way of a record, which is how people read it
+    return tuple(sorted(topics, key=lambda topic: order.index(topic.name)))
 
 
 def read_participants(root: Path) -> ParticipantsSpec:

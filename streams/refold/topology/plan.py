@@ -30,7 +30,7 @@ SAFE_CONFIGS: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-#: The log of record: shortening it deletes events that a fold needs.
+#: Shortening these deletes what is stored.
 _RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
 
 
@@ -68,9 +68,6 @@ class Refusal:
     what: str
     way_out: str
 
-    def __str__(self) -> str:
-        return f"! {self.topic}: {self.what}. {self.way_out}"
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -83,6 +80,13 @@ class Plan:
     refused: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def refusals(self) -> list[str]:
+        """What is refused, one text per cause with all its topics."""
+        grouped: dict[tuple[str, str], list[str]] = {}
+        for refusal in self.refused:
+            grouped.setdefault((refusal.what, refusal.way_out), []).append(refusal.topic)
+        return [f"! {', '.join(topics)}: {what}. {way_out}" for (what, way_out), topics in grouped.items()]
 
     @property
     def differs(self) -> bool:
@@ -120,7 +124,7 @@ def compare(topology: Topology, live: Mapping[str, LiveTopic], brokers: int) -> 
         refused += _shape(topology, name, found)
         for key, after in sorted(topology.config(spec).items()):
             before = found.config.get(key)
-            if before == after:
+            if before == after or _stricter(key, before, after, found):
                 continue
             why_not = _unsafe(spec, key, before, after)
             if why_not is None:
@@ -189,17 +193,25 @@ def _unsafe(spec: TopicSpec, key: str, before: str | None, after: str) -> tuple[
                 " another --prefix"
             ),
         )
-    if key in _RETENTION and spec.name == "journal" and _shrinks(before, after):
+    if key in _RETENTION and not spec.compacted and _shrinks(before, after):
+        lost = "events of the log of record" if spec.name == "journal" else "records that are kept now"
         return (
-            "it would delete events of the log of record",
+            f"it would delete {lost}",
             (
-                "Keep the live value in topology/topics/journal.yaml; to shorten it on purpose, archive first"
-                " and alter the topic by hand (kafka-configs.sh)"
+                f"Keep the live value in topology/topics/{spec.name}.yaml; to shorten it on purpose, archive"
+                " what is needed and alter the topic by hand (kafka-configs.sh)"
             ),
         )
     if key not in SAFE_CONFIGS:
         return "refold does not know whether the change is safe", "Alter the topic by hand (kafka-configs.sh)"
     return None
+
+
+def _stricter(key: str, before: str | None, after: str, found: LiveTopic) -> bool:
+    """More in-sync replicas than asked for stay: ``apply`` with the wrong environment must not weaken a topic."""
+    if key != "min.insync.replicas" or before is None:
+        return False
+    return int(after) < int(before) < max(found.replication_factor, 2)
 
 
 def _shrinks(before: str | None, after: str) -> bool:
