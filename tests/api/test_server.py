@@ -1,0 +1,276 @@
+"""The HTTP port over a real socket and a fake owner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from refold.api import handlers, rulingstream
+from refold.api.rulingstream import RulingStream
+from refold.api.server import OwnerServer
+from refold.api.view import HistoryAnswer, OwnerView, RulingLine, WorkerHealth
+from refold.errors import ConfigError, UnavailableError
+from api.fake_owner import FakeView
+
+KEY = b"t/s"
+Get = Callable[..., "AbstractAsyncContextManager[aiohttp.ClientResponse]"]
+
+
+@asynccontextmanager
+async def serving(view: OwnerView, **options: object) -> AsyncIterator[tuple[OwnerServer, Get]]:
+    server = OwnerServer(view, metrics=lambda: b"refold_up 1\n", **options)  # type: ignore[arg-type]
+    await server.start()
+    async with aiohttp.ClientSession() as http:
+
+        def get(path: str, **kwargs: object) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+            return http.get(URL(server.url + path, encoded=True), **kwargs)  # type: ignore[arg-type]
+
+        try:
+            yield server, get
+        finally:
+            await server.stop()
+
+
+async def test_a_snapshot_is_served_as_committed_bytes_with_its_seq() -> None:
+    """Goal: the body is the framed record itself, the seq travels in ETag and Refold-Seq, 304 on a match."""
+    view = FakeView()
+    view.snapshots[KEY] = (7, b"\x00\x00\x00\x00\x01framed")
+    async with serving(view) as (_, get):
+        async with get("/v1/sessions/t/s") as answer:
+            assert answer.status == 200
+            assert await answer.read() == b"\x00\x00\x00\x00\x01framed"
+            assert answer.content_type == "application/avro"
+            assert answer.headers["ETag"] == '"7"'
+            assert answer.headers["Refold-Seq"] == "7"
+        for header in ('"7"', 'W/"7"', '"3", "7"', "*"):
+            async with get("/v1/sessions/t/s", headers={"If-None-Match": header}) as answer:
+                assert (answer.status, await answer.read()) == (304, b"")
+        async with get("/v1/sessions/t/s", headers={"If-None-Match": '"6"'}) as answer:
+            assert answer.status == 200
+
+
+async def test_session_ids_with_any_character_reach_the_right_key() -> None:
+    """Goal: slashes, dots, percent signs and other scripts in a session id are data, never path syntax."""
+    view = FakeView()
+    ids = {"a/b": "a%2Fb", "..": "%2E%2E", "50%": "50%25", "ключ ?#": "%D0%BA%D0%BB%D1%8E%D1%87%20%3F%23"}
+    for session in ids:
+        view.snapshots[f"t/{session}".encode()] = (1, session.encode())
+    async with serving(view) as (_, get):
+        for session, quoted in ids.items():
+            async with get(f"/v1/sessions/t/{quoted}") as answer:
+                assert (answer.status, await answer.read()) == (200, session.encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/v1/sessions/t/none", 404, "unknown_session"),
+        ("/v1/sessions/t/none/history", 404, "unknown_session"),
+        ("/v1/sessions/t/s?min_seq=x", 400, "bad_request"),
+        ("/v1/sessions/t/s?min_seq=-1", 400, "bad_request"),
+        ("/v1/sessions/t/s?wait_ms=30001", 400, "bad_request"),
+        ("/v1/sessions/t/s/history?limit=0", 400, "bad_request"),
+        ("/v1/sessions/t/" + "x" * 600, 400, "bad_request"),
+        ("/v1/rulings/0/%D9%A1", 400, "bad_request"),
+        ("/v1/rulings/0/5", 504, "not_reached"),
+        ("/v1/rulings/0/2", 404, "ruling_forgotten"),
+        ("/v1/rulings/9/2", 421, "not_owner"),
+        ("/v1/rulings/stream", 400, "bad_request"),
+        ("/nothing", 404, "unknown_path"),
+    ],
+)
+async def test_every_refusal_is_problem_json_with_a_code(path: str, status: int, code: str) -> None:
+    """Goal: a client can tell refusals apart by code, and the detail says what to do."""
+    view = FakeView()
+    view.snapshots[KEY] = (1, b"x")
+    view.frontiers[0] = 3
+    async with serving(view) as (_, get), get(path) as answer:
+        body = json.loads(await answer.read())
+        assert (answer.status, body["code"], body["status"]) == (status, code, status)
+        assert answer.content_type == "application/problem+json"
+        assert body["detail"]
+
+
+async def test_other_methods_and_bodies_are_refused() -> None:
+    """Goal: the port only answers GET."""
+    async with serving(FakeView()) as (server, _), aiohttp.ClientSession() as http:
+        async with http.post(server.url + "/v1/sessions/t/s", data=b"x" * 10_000) as answer:
+            assert answer.status == 405
+
+
+@pytest.mark.parametrize("state", ["waiting", "restoring"])
+async def test_503_with_retry_after_while_restoring(state: str) -> None:
+    """Goal: an owner that cannot answer yet says so, and when to come back; 421 when it is not the owner."""
+    view = FakeView()
+    view.snapshots[KEY] = (1, b"x")
+    view.statuses[view.partition_of(KEY)] = state  # type: ignore[assignment]
+    async with serving(view) as (_, get):
+        for path in ("/v1/sessions/t/s", "/v1/sessions/t/s/history", f"/v1/rulings/{view.partition_of(KEY)}/0"):
+            async with get(path) as answer:
+                assert answer.status == 503
+                assert int(answer.headers["Retry-After"]) >= 1
+                assert json.loads(await answer.read())["retry_after_s"] == 0.05
+
+
+async def test_min_seq_waits_for_the_commit_and_504_otherwise() -> None:
+    """Goal: read-your-writes: the answer holds the seq asked for, or it is a 504 that names the seq reached."""
+    view = FakeView()
+    view.snapshots[KEY] = (1, b"one")
+    async with serving(view) as (_, get):
+        async with get("/v1/sessions/t/s?min_seq=2&wait_ms=30") as answer:
+            assert (answer.status, json.loads(await answer.read())["seq"]) == (504, 1)
+        request = asyncio.ensure_future(get("/v1/sessions/t/s?min_seq=2&wait_ms=5000").__aenter__())
+        await asyncio.sleep(0)
+        view.snapshots[KEY] = (2, b"two")
+        await view.changed()
+        answer = await request
+        assert (answer.status, await answer.read(), answer.headers["Refold-Seq"]) == (200, b"two", "2")
+
+
+async def test_ownership_lost_while_waiting_is_a_421() -> None:
+    """Goal: what was owned when the wait began is not served after a revocation."""
+    view = FakeView()
+    view.snapshots[KEY] = (1, b"one")
+    async with serving(view) as (_, get):
+        request = asyncio.ensure_future(get("/v1/sessions/t/s?min_seq=2&wait_ms=200").__aenter__())
+        await asyncio.sleep(0.02)
+        view.statuses[view.partition_of(KEY)] = "absent"
+        answer = await request
+        assert answer.status == 421
+
+
+async def test_history_passes_the_index_on() -> None:
+    view = FakeView()
+    view.snapshots[KEY] = (3, b"x")
+    view.histories[KEY] = HistoryAnswer("r.journal", 2, ((2, 40), (3, 55)), scan_from=56)
+    async with serving(view) as (_, get), get("/v1/sessions/t/s/history?after=1&limit=2") as answer:
+        body = await answer.read()
+        assert json.loads(body) == {
+            "topic": "r.journal",
+            "partition": 2,
+            "offsets": [[2, 40], [3, 55]],
+            "scan_from": 56,
+        }
+        assert HistoryAnswer.from_bytes(body) == view.histories[KEY]
+        assert answer.headers["Refold-Seq"] == "3"
+        assert view.history_calls == [(KEY, 1, 2)]
+
+
+async def test_a_ruling_can_be_waited_for() -> None:
+    view = FakeView()
+    line = RulingLine(1, 8, "rejected", None, "expected_seq", "the session is at 3")
+    async with serving(view) as (_, get):
+        request = asyncio.ensure_future(get("/v1/rulings/1/8?wait_ms=5000").__aenter__())
+        await asyncio.sleep(0)
+        await view.rule("p", line)
+        answer = await request
+        assert RulingLine.from_bytes(await answer.read()) == line
+
+
+async def test_the_stream_says_it_is_open_then_carries_only_its_producers_rulings() -> None:
+    """Goal: after the first (blank) line every committed ruling of that producer comes, in order."""
+    view = FakeView()
+    async with serving(view) as (_, get), get("/v1/rulings/stream?producer=p-1") as answer:
+        assert await answer.content.readline() == b"\n"
+        await view.rule("other", RulingLine(0, 1, "accepted", 1))
+        await view.rule("p-1", RulingLine(0, 2, "accepted", 2))
+        await view.rule("p-1", RulingLine(0, 3, "duplicate", 2))
+        lines = [await answer.content.readline() for _ in range(2)]
+        assert json.loads(lines[0]) == {"p": 0, "o": 2, "s": "accepted", "q": 2, "c": None, "r": None}
+        assert RulingLine.from_bytes(lines[1]) == RulingLine(0, 3, "duplicate", 2)
+
+
+async def test_an_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rulingstream, "STREAM_HEARTBEAT_S", 0.01)
+    async with serving(FakeView()) as (_, get), get("/v1/rulings/stream?producer=p") as answer:
+        assert [await answer.content.readline() for _ in range(3)] == [b"\n"] * 3
+
+
+async def test_a_stream_that_is_not_read_is_closed_and_unsubscribed() -> None:
+    """Goal: a slow reader costs at most its buffer; the fold never waits for it."""
+    stream = RulingStream(buffer_bytes_max=100)
+    stream.sink(b"x" * 60)
+    assert not stream.ended
+    stream.sink(b"x" * 60)
+    assert stream.ended
+
+
+async def test_streams_end_when_the_peer_goes_or_the_server_stops() -> None:
+    view = FakeView()
+    async with serving(view) as (server, get):
+        async with get("/v1/rulings/stream?producer=p") as answer:
+            await answer.content.readline()
+            assert len(view.sinks["p"]) == 1
+            await server.stop()
+            assert await answer.content.read() in (b"", b"\n")
+        assert view.sinks["p"] == []
+
+
+async def test_streams_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "STREAMS_MAX", 1)
+    async with serving(FakeView()) as (_, get), get("/v1/rulings/stream?producer=a") as first:
+        await first.content.readline()
+        async with get("/v1/rulings/stream?producer=b") as second:
+            assert (second.status, json.loads(await second.read())["code"]) == (429, "too_many_requests")
+
+
+async def test_the_token_is_asked_for_everywhere_but_on_the_probes() -> None:
+    view = FakeView()
+    view.snapshots[KEY] = (1, b"x")
+    async with serving(view, token="a" * 16) as (_, get):
+        for path in ("/v1/sessions/t/s", "/metrics", "/v1/rulings/stream?producer=p", "/nothing"):
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "a" * 16}):
+                async with get(path, headers=headers) as answer:
+                    assert (answer.status, answer.content_type) == (401, "application/problem+json")
+        async with get("/v1/sessions/t/s", headers={"Authorization": "Bearer " + "a" * 16}) as answer:
+            assert answer.status == 200
+        async with get("/healthz/live") as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "worker.example"])
+def test_no_port_beyond_loopback_without_a_token(host: str) -> None:
+    with pytest.raises(ConfigError, match="BEARER_TOKEN"):
+        OwnerServer(FakeView(), host=host)
+
+
+async def test_a_taken_port_is_named() -> None:
+    async with serving(FakeView()) as (server, _):
+        other = OwnerServer(FakeView(), port=server.port)
+        with pytest.raises(UnavailableError, match=str(server.port)):
+            await other.start()
+
+
+async def test_probes_differ() -> None:
+    """Goal: ready follows the partitions, live does not; probes say why."""
+    view = FakeView()
+    view.healthy = WorkerHealth(startup=True, ready=False, live=True, detail={"restoring": 2})
+    async with serving(view) as (_, get):
+        for probe, status in (("startup", 200), ("ready", 503), ("live", 200)):
+            async with get(f"/healthz/{probe}") as answer:
+                body = json.loads(await answer.read())
+                assert (answer.status, body["ok"], body["restoring"]) == (status, status == 200, 2)
+        async with get("/metrics") as answer:
+            assert (answer.status, await answer.read()) == (200, b"refold_up 1\n")
+
+
+async def test_an_error_inside_is_internal_and_tells_nothing() -> None:
+    """Goal: no traceback and no text of an exception leaves the process."""
+
+    class Broken(FakeView):
+        def snapshot(self, key: bytes) -> bytes | None:
+            raise RuntimeError("secret words")
+
+    view = Broken()
+    view.snapshots[KEY] = (1, b"x")
+    async with serving(view) as (_, get), get("/v1/sessions/t/s") as answer:
+        body = await answer.text()
+        assert answer.status == 500
+        assert "secret" not in body
+        assert json.loads(body)["code"] == "internal"
