@@ -1,0 +1,57 @@
+"""Has everything been folded? Committed offsets against the inbox, until they meet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from refold.errors import UnavailableError
+from refold.ops.verify.readback import Record, read_topic
+
+#: After the last death: restart, restore, an open transaction's time-out (10 s) and the broker's scan (10 s).
+QUIESCE_S_MAX: Final = 60.0
+POLL_S: Final = 0.25
+
+
+def committed_offsets(admin: AdminClient, group: str, topic: str, partitions: int) -> dict[int, int]:
+    """partition -> next offset; -1 where nothing is committed yet."""
+    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, p) for p in range(partitions)])
+    answer: Any = admin.list_consumer_group_offsets([request], request_timeout=10.0)[group].result()
+    return {tp.partition: tp.offset for tp in answer.topic_partitions}
+
+
+def log_ends(admin: AdminClient, topic: str, partitions: int) -> dict[int, int]:
+    """partition -> offset after the last record, control records included."""
+    request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+    return {tp.partition: future.result().offset for tp, future in admin.list_offsets(request).items()}
+
+
+def quiesce(
+    kafka: Mapping[str, Any], admin: AdminClient, group: str, topic: str, partitions: int
+) -> dict[int, list[Record]]:
+    """Return the whole inbox once the group has committed past its last record. Blocks up to a minute.
+
+    Forwards append to the inbox while it drains, so it is read again until neither end nor commit moves.
+    Raises :class:`UnavailableError` naming the partitions that do not advance.
+    """
+    deadline = time.monotonic() + QUIESCE_S_MAX
+    behind: dict[int, str] = {}
+    while time.monotonic() < deadline:
+        ends = log_ends(admin, topic, partitions)
+        inbox = read_topic(kafka, topic, partitions)
+        offsets = committed_offsets(admin, group, topic, partitions)
+        behind = {
+            p: f"{offsets[p]} of {records[-1].offset + 1}"
+            for p, records in inbox.items()
+            if records and offsets[p] < records[-1].offset + 1
+        }
+        if not behind and log_ends(admin, topic, partitions) == ends:
+            return inbox
+        time.sleep(POLL_S)
+    raise UnavailableError(
+        f"the workers did not finish the inbox within {QUIESCE_S_MAX:.0f} s; committed offsets: {behind}"
+    )
