@@ -71,8 +71,8 @@ def _judge_journal(verdict: Verdict, world: World, journal: Topic) -> None:
             if entry.seq != len(events) + 1:
                 name = key.decode(errors="replace")
                 verdict.differ(f"journal {name}: seq {entry.seq} after {len(events)}", regression=True)
-            place = (entry.inbox_partition, entry.inbox_offset)
-            events.append((place, entry.event.event_id, entry.event.type))
+            place = (entry.partition, entry.offset)
+            events.append((place, entry.env.event_id, entry.env.type))
     for key in sorted(world.sessions.keys() | seen.keys()):
         expected = world.sessions.get(key, Expected()).accepted
         if expected != seen[key]:

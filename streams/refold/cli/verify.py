@@ -1,0 +1,117 @@
+"""``refold verify``: prove the guarantees on this machine or your cluster.
+
+Exit codes: 0 everything as expected, 1 any difference (also with ``--sabotage``, where that is the point),
+others as in :mod:`refold.errors`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from refold.cli.options import BootstrapOption, JsonOption, settings_for
+from refold.cli.output import Output
+
+if TYPE_CHECKING:
+    from refold.ops.verify.chaos import Outcome
+
+EXIT_DIFFERENCE: Final = 1
+#: Kafka's own lower bound for session time-outs is 6 s; the embedded broker allows less.
+SESSION_TIMEOUT_MS_CLUSTER: Final = 6_000
+SESSION_TIMEOUT_MS_EMBEDDED: Final = 3_000
+
+app = typer.Typer(help="Prove the guarantees on this machine or your cluster.", no_args_is_help=True)
+
+
+@app.callback()
+def root() -> None:
+    """Prove the guarantees on this machine or your cluster."""
+
+
+@app.command()
+def chaos(
+    seed: Annotated[int, typer.Option(help="Decides traffic, deaths and victims.")] = 1,
+    seconds: Annotated[float, typer.Option(min=5, help="How long traffic and deaths go on.")] = 60.0,
+    workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = 2,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions the traffic is spread over.")] = 120,
+    rate: Annotated[int, typer.Option(min=1, help="Records per second.")] = 300,
+    kills_per_minute: Annotated[int, typer.Option(min=1, help="Deaths per minute.")] = 20,
+    partitions: Annotated[int, typer.Option(min=2, help="Partitions of the run's own topics.")] = 8,
+    session_timeout_ms: Annotated[
+        int | None,
+        typer.Option(
+            help="How long until a silent worker is given up. Default: 3 s embedded, 6 s on a cluster."
+        ),
+    ] = None,
+    sabotage: Annotated[
+        str | None,
+        typer.Option(
+            help="Break one rule; the run must then exit 1: skip-dedup, disk-before-commit, "
+            "offsets-before-produce, fold-misrouted."
+        ),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave topics, data and logs for inspection.")] = False,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Traffic, deaths, then every session compared with an independent oracle.
+
+    Without --bootstrap (and REFOLD_BOOTSTRAP) a Kafka is started for the run and removed with it.
+    """
+    from refold.ops.verify.chaos import run_chaos
+    from refold.ops.verify.plan import ChaosPlan
+
+    out = Output(as_json)
+    with _cluster(bootstrap, out) as (address, embedded):
+        settings = settings_for(bootstrap=address)
+        default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
+        plan = ChaosPlan(
+            seed=seed,
+            seconds=seconds,
+            workers=workers,
+            sessions=sessions,
+            rate=rate,
+            kills_per_minute=kills_per_minute,
+            partitions=partitions,
+            session_timeout_ms=session_timeout_ms or default,
+            sabotage=sabotage,
+        )
+        outcome = run_chaos(plan, settings, out.note, keep=keep)
+    _show(out, outcome)
+    out.result(outcome.as_json())
+    if not outcome.clean:
+        raise typer.Exit(EXIT_DIFFERENCE)
+
+
+@contextlib.contextmanager
+def _cluster(bootstrap: str | None, out: Output) -> Iterator[tuple[str | None, bool]]:
+    """The user's cluster, or an embedded broker for the length of the run."""
+    if bootstrap is not None or settings_for().source("kafka.bootstrap") != "default":
+        yield bootstrap, False
+        return
+    from refold.broker import EmbeddedBroker
+
+    with tempfile.TemporaryDirectory(prefix="refold-verify-kafka-") as directory:
+        out.note("no --bootstrap: starting a Kafka for this run")
+        with EmbeddedBroker(Path(directory)) as broker:
+            yield broker.bootstrap, True
+
+
+def _show(out: Output, outcome: Outcome) -> None:
+    row = outcome.as_json()
+    rto = row["rto_ms"]
+    out.say(f"events           {row['events']}")
+    out.say(f"deaths           {row['kills']}, {row['kills_in_flight']} with folded, uncommitted events")
+    out.say(f"aborted commits  {row['aborted_commits']}")
+    out.say(f"fenced zombies   {row['fenced_zombies']}")
+    out.say(f"recovery         p50 {rto['p50']} ms, p99 {rto['p99']} ms, max {rto['max']} ms")
+    out.say(f"lost events      {row['rpo_events']}")
+    out.say(f"mismatches       {row['mismatches']}")
+    out.say(f"regressions      {row['regressions']}")
+    for line in outcome.verdict.differences:
+        out.say(f"  {line}")
