@@ -153,7 +153,7 @@ class WorkerSettings(_Section):
     )
     session_timeout_ms: int = Field(
         30_000,
-        ge=6_000,
+        ge=1_000,
         le=1_800_000,
         description=(
             "Kafka group session timeout: how long until a dead worker's partitions move. A restart must fit."
