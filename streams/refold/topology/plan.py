@@ -208,7 +208,7 @@ def _unsafe(spec: TopicSpec, key: str, before: str | None, after: str) -> tuple[
 
 
 def _stricter(key: str, before: str | None, after: str, found: LiveTopic) -> bool:
-    """More in-sync replicas than asked for stay: ``apply`` with the wrong environment must not weaken a topic."""
+    """More in-sync replicas than asked for stay: ``apply`` must not weaken a topic of another environment."""
     if key != "min.insync.replicas" or before is None:
         return False
     return int(after) < int(before) < max(found.replication_factor, 2)
