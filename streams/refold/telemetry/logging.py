@@ -17,6 +17,8 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from refold.telemetry.tracebacks import DescribeException
+
 #: A log line names things; it does not carry them. Longer values are cut and say how long they were.
 VALUE_CHARS_MAX: Final = 500
 MASK: Final = "********"
@@ -63,17 +65,18 @@ def configure(
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.StackInfoRenderer(),
+        # Turns exc_info=True into the exception while it is still the current one.
+        _current_exception,
         guard,
     ]
-    final: list[Processor] = (
-        [
-            structlog.processors.dict_tracebacks,
-            structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
-        ]
-        if as_json
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty() and "NO_COLOR" not in os.environ)]
-    )
+    final: list[Processor] = [DescribeException(as_text=not as_json)]
+    if as_json:
+        final.append(structlog.processors.JSONRenderer(ensure_ascii=False, default=str))
+    else:
+        colors = out.isatty() and "NO_COLOR" not in os.environ
+        final.append(
+            structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+        )
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -98,6 +101,12 @@ def configure(
         logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
 
 
+def _current_exception(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    if event.get("exc_info") is True:
+        event["exc_info"] = sys.exc_info()
+    return event
+
+
 def guard(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Processor: no payload, no secret, no endless line. Also applied to other libraries' records."""
     return {key: _clean(key, value) for key, value in event.items()}
@@ -116,7 +125,7 @@ def _clean(key: str, value: Any) -> Any:
         return f"<{len(value)} bytes>"
     if isinstance(value, Mapping):
         return {str(k): _clean(str(k), v) for k, v in value.items()}
-    if isinstance(value, str) and len(value) > VALUE_CHARS_MAX and key not in ("exception", "stack"):
+    if isinstance(value, str) and len(value) > VALUE_CHARS_MAX and key != "exception":
         return f"{value[:VALUE_CHARS_MAX]}… ({len(value)} characters)"
     return value
 
