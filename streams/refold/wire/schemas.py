@@ -113,8 +113,8 @@ class SchemaRegistry:
             kind = "id" if isinstance(ref, int) else "GUID"
             raise InvalidRecord(
                 "unknown_schema",
-                f"schema {kind} {ref} is neither pinned here nor known to a registry: the writer may be newer "
-                "than this reader (upgrade it), or write with a registry that is not configured (registry_url)",
+                f"schema {kind} {ref} is neither pinned here nor known to a registry: the writer may be "
+                "newer than this reader (upgrade it), or use a registry that registry_url does not name",
             )
         return entry
 

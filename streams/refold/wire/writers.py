@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from refold.errors import InvalidRecord, UsageError
-from refold.wire.readers import default_value, named_types
+from refold.wire.avrotypes import default_value, named_types
 from refold.wire.schemafiles import PRIMITIVES, Schema, full_name
 from refold.wire.varint import INT_MAX, INT_MIN, LENGTHS, LONG_MAX, LONG_MIN, zlong
 
