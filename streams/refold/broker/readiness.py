@@ -1,0 +1,41 @@
+"""Usable means: a metadata request is answered by *our* cluster and names a broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from refold.broker.ports import LOOPBACK, answers
+
+#: 1.5 s on an idle machine, 6.5 s seen on a busy one; ten times that is a fault, not a slow start.
+START_S_MAX: Final = 60.0
+#: One probe. A healthy broker answers in milliseconds.
+PROBE_S_MAX: Final = 1.0
+POLL_S: Final = 0.05
+
+
+def answers_metadata(port: int, cluster_id: str, *, seconds: float = PROBE_S_MAX) -> bool:
+    """Whether the broker at ``port`` answers for ``cluster_id``. Blocks up to ``seconds``."""
+    if not answers(port):
+        return False  # librdkafka would print a line for every refused connection
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    settings = {"bootstrap.servers": f"{LOOPBACK}:{port}", "log_level": 0, "error_cb": lambda error: None}
+    try:
+        metadata = AdminClient(settings).list_topics(timeout=seconds)
+    except KafkaException:
+        return False
+    # A broker is listed once it is unfenced; the id tells ours from another one on a port we once had.
+    return bool(metadata.brokers) and metadata.cluster_id == cluster_id
+
+
+def wait_until_usable(port: int, cluster_id: str, *, alive: Callable[[], bool]) -> bool:
+    """Block until usable, dead, or START_S_MAX is over. Returns whether it is usable."""
+    deadline = time.monotonic() + START_S_MAX
+    while time.monotonic() < deadline and alive():
+        if answers_metadata(port, cluster_id):
+            return True
+        time.sleep(POLL_S)
+    return False
