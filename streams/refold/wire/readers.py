@@ -48,7 +48,8 @@ def compile_reader(writer: Schema, reader: Schema) -> Reader:
         "unpack_double": struct.Struct("<d").unpack_from,
         **source.constants,
     }
-    # The text is made from our own schema files; names in it pass str.isidentifier or are quoted by repr.
+    # A schema may come from a foreign registry: in the text every name of it is quoted by repr, every number
+    # passed the check of _size, and nothing else of it gets there.
     exec(compile("\n".join(source.functions), f"<reader of {name}>", "exec"), scope)  # noqa: S102
     compiled: Reader = scope[name]
     return compiled
@@ -63,6 +64,13 @@ def _unknown(enum: str, symbol: str, default: str | None) -> str:
         raise ValueError(f"symbol {symbol} of {enum} is not known here and has no default")
     unknown_symbols[enum, symbol] += 1
     return default
+
+
+def _size(fixed: Schema, place: str) -> int:
+    size = fixed["size"]
+    if type(size) is not int or size < 0:
+        raise Unresolvable(f"{place} has no valid size")
+    return size
 
 
 class _Source:
@@ -173,11 +181,10 @@ class _Source:
         elif kind == "enum":
             self._enum(lines, pad, writer, reader, writer_name, into, place)
         elif kind == "fixed":
-            if reader is not None and reader["size"] != writer["size"]:
-                raise Unresolvable(
-                    f"{place} was written with {writer['size']} bytes, wanted are {reader['size']}"
-                )
-            lines += [f"{pad}j = i + {writer['size']}", f"{pad}{into} = b[i:j]", f"{pad}i = j"]
+            size = _size(writer, place)
+            if reader is not None and reader["size"] != size:
+                raise Unresolvable(f"{place} was written with {size} bytes, wanted are {reader['size']}")
+            lines += [f"{pad}j = i + {size}", f"{pad}{into} = b[i:j]", f"{pad}i = j"]
         else:
             self._block(lines, pad, kind, writer, reader, into, place, owners)
 
