@@ -1,0 +1,3 @@
+"""refold.formats"""
+
+from __future__ import annotations
