@@ -21,8 +21,6 @@ STATE_RECORD_BYTES_MAX: Final = 900 * 1024
 DELETE_RETENTION_MS_MIN: Final = 2 * HOUR_MS
 COMPACTED: Final = frozenset({"state", "history"})
 ALL_TOPICS: Final = frozenset({"inbox", "journal", "state", "history", "rejected"})
-#: Rule P: at least this many slots, so that a partition count can grow by moving slots.
-SLOTS_MIN: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def _complete(topology: Topology) -> Iterator[Problem]:
 
 def _partitions(topology: Topology) -> Iterator[Problem]:
     """V2: co-partitioned (a session's records share a partition number), and slots divide evenly (rule P)."""
-    from refold.core.slots import slots_for
+    from refold.core.slots import SLOTS_MIN, slots_for
 
     missing = ALL_TOPICS - set(topology.participants.partitioning.copartitioned)
     for name in sorted(missing):
