@@ -79,7 +79,8 @@ def choose(previous: int | None = None, *, taken: frozenset[int] = frozenset()) 
 def _holder(port: int) -> str:
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            listens = connection.status == psutil.CONN_LISTEN and connection.pid
+            if listens and getattr(connection.laddr, "port", None) == port:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid}) listens there"
     except (psutil.Error, OSError):
         pass  # macOS shows other users' sockets to root only
