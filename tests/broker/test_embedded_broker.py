@@ -188,7 +188,7 @@ def test_sigkill_then_start_recovers_the_data_on_the_same_port(broker: EmbeddedB
 
 
 def test_a_commit_acknowledged_just_before_sigkill_is_visible_after_it(broker: EmbeddedBroker) -> None:
-    """Kafka alone loses the commit marker in more than half of such kills (5 of 8): see refold.broker.unclean."""
+    """Kafka alone loses the commit marker in 5 of 8 such kills: see refold.broker.unclean."""
     for round_ in range(3):
         topic = f"t{round_}"
         create(broker.bootstrap, topic)
