@@ -1,46 +1,49 @@
-"""Which schemas may be joined as bytes: a subject nested in another one must be in its newest version there.
+"""Which schemas may be joined as bytes, and the check that they fit.
 
-The journal record is four numbers and the envelope's own bytes; the snapshot holds the messages' own bytes.
-With another schema inside than the bytes were written with, the join would be garbage.
+The journal record is four numbers and the envelope's own bytes; a message in the snapshot is its place and
+the payload's own bytes. With another schema inside than the bytes were written with, the join would be
+garbage.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from refold.wire.avrotypes import named_types
 from refold.wire.canonical import canonical_form
 from refold.wire.schemafiles import PRIMITIVES, Schema, SchemaFiles, full_name
 from refold.wire.schemalock import Drift
 
+#: Record → subject whose fields are its last ones, so that the subject's bytes are its end.
+TAILS: Final = {"refold.SnapshotMessage": "refold.event.MessageAppended"}
+
 
 def check_splices(files: SchemaFiles) -> list[Drift]:
-    """Every newest subject version that nests another subject in a version other than its newest."""
+    """Every newest subject version that holds another subject, nested or as a tail, other than its newest."""
     newest = {file.subject: file for file in files.versions}
     drift: list[Drift] = []
     for outer in newest.values():
-        for name, schema in _nested(outer.schema).items():
-            inner = newest.get(name)
-            if inner is None or name == outer.subject:
+        types = named_types(outer.schema)
+        for name, found in types.items():
+            subject = TAILS.get(name, name)
+            own = newest.get(subject)
+            if own is None or subject == outer.subject:
                 continue
-            if canonical_form(schema) != canonical_form(_closed(inner.schema)):
+            # Cut before closing: a type defined before the tail must be defined in it again.
+            cut = {**found, "fields": found["fields"][-len(own.schema["fields"]) :]}
+            have = {**_closed(cut, types), "name": subject}
+            if canonical_form(have) != canonical_form(_closed(own.schema, named_types(own.schema))):
                 text = (
-                    f"{outer.subject} version {outer.version} nests another version of {name} than its "
-                    f"newest, {inner.version}: add a version with `uses: {{{name}: {inner.version}}}`"
+                    f"{name} in {outer.subject} version {outer.version} does not hold {subject} as its newest "
+                    f"version, {own.version}, writes it: add a version of {outer.subject} that does "
+                    f"(`uses: {{{subject}: {own.version}}}`)"
                 )
                 drift.append(Drift("splice", outer.subject, outer.version, text))
     return drift
 
 
-def _nested(schema: Schema) -> dict[str, Schema]:
-    """The named types inside a schema, each self-contained."""
-    types = named_types(schema)
-    return {name: _closed(found, types) for name, found in types.items()}
-
-
-def _closed(schema: Schema, types: dict[str, Schema] | None = None) -> Schema:
+def _closed(schema: Schema, known: dict[str, Schema]) -> Schema:
     """A named type with every name it uses defined at its first use, whatever was defined outside it."""
-    known = types if types is not None else named_types(schema)
     seen: set[str] = set()
 
     def close(node: Any, space: str) -> Any:
