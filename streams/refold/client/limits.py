@@ -30,6 +30,10 @@ RULING_RECHECK_S: Final = 1.0
 #: Direct ruling look-ups at once; after a reconnect all outstanding ones are asked.
 RULING_LOOKUPS_MAX: Final = 32
 
+#: Long polls for rulings on events without a stamp (caller-given event ids). Each holds a connection to its
+#: owner, which takes 2048 waiters over all clients; further ones wait here.
+RULING_LONG_POLLS_MAX: Final = 256
+
 #: A ruling stream that says nothing for this long (it sends a blank line every second) is taken for dead.
 STREAM_SILENCE_S: Final = 5.0
 

@@ -23,8 +23,8 @@ from refold.client.routing import Owner, Router
 from refold.errors import PermissionDenied, RefoldError, TransientError, UnavailableError, UsageError
 from refold.wire.owner import HistoryAnswer, RulingLine
 
-#: Connections at once to all owners; more requests than that wait for one.
-CONNECTIONS_MAX: Final = 64
+#: Connections at once to all owners (long polls hold one each); more requests than that wait for one.
+CONNECTIONS_MAX: Final = 512
 
 
 class NoOwnerAnswers(UnavailableError):
@@ -71,6 +71,10 @@ class Owners:
         await self.http.close()
 
     @property
+    def is_open(self) -> bool:
+        return self._http is not None and not self._http.closed
+
+    @property
     def http(self) -> aiohttp.ClientSession:
         if self._http is None:
             raise UsageError("the client is not open: use `async with Refold(...) as rf:`")
@@ -93,13 +97,20 @@ class Owners:
         answer = await self._ask(partition, path, {"after": after, "limit": limit}, timeout_s)
         return None if answer.status == 404 else (HistoryAnswer.from_bytes(answer.body), answer.seq)
 
-    async def ruling(self, partition: int, offset: int, timeout_s: float) -> RulingLine | None:
-        """One direct look-up without waiting. ``None``: not ruled on yet.
+    async def ruling(
+        self, partition: int, offset: int, timeout_s: float, *, wait_s: float = 0.0
+    ) -> RulingLine | None:
+        """One direct look-up, the owner waiting up to ``wait_s``. ``None``: not ruled on yet.
 
         Raises :class:`RulingForgotten` when the owner has ruled and no longer remembers.
         """
+        params = {"wait_ms": int(wait_s * 1000)} if wait_s else {}
         answer = await self._ask(
-            partition, f"/v1/rulings/{partition}/{offset}", {}, timeout_s, not_reached_is_an_answer=True
+            partition,
+            f"/v1/rulings/{partition}/{offset}",
+            params,
+            timeout_s + wait_s,
+            not_reached_is_an_answer=True,
         )
         if answer.status == 404:
             raise RulingForgotten("the owner ruled on this record, but no longer remembers how")

@@ -25,6 +25,7 @@ from yarl import URL
 
 from refold.client.limits import (
     RETRY_PAUSE_S,
+    RULING_LONG_POLLS_MAX,
     RULING_LOOKUPS_MAX,
     RULING_RECHECK_S,
     RULINGS_KEPT_MAX,
@@ -65,6 +66,7 @@ class Rulings:
         self._observers: OrderedDict[Position, Observer] = OrderedDict()
         self._streams: dict[str, _Stream] = {}
         self._lookups = asyncio.Semaphore(RULING_LOOKUPS_MAX)
+        self._long_polls = asyncio.Semaphore(RULING_LONG_POLLS_MAX)
 
     async def close(self) -> None:
         tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
@@ -82,10 +84,13 @@ class Rulings:
         if len(self._observers) > RULINGS_KEPT_MAX:
             self._observers.popitem(last=False)
 
-    async def wait(self, delivery: Delivery, sent_at: float, timeout_s: float) -> RulingLine:
+    async def wait(
+        self, delivery: Delivery, sent_at: float, timeout_s: float, *, streamed: bool = True
+    ) -> RulingLine:
         """The ruling; raises :class:`TransientError` saying what is known when time runs out.
 
-        ``sent_at``: ``time.monotonic()`` before the record was handed to Kafka.
+        ``sent_at``: ``time.monotonic()`` before the record was handed to Kafka. ``streamed``: the record
+        bears this producer's stamp, so its ruling comes through the stream; others are long-polled.
         """
         position = (delivery.partition, delivery.offset)
         if (line := self._kept.get(position)) is not None:
@@ -95,7 +100,9 @@ class Rulings:
             future = self._waiting[position] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._pursue(delivery, sent_at, future)
+                if streamed:
+                    return await self._pursue(delivery, sent_at, future)
+                return await self._poll_owner(delivery, future)
         except TimeoutError:
             pass
         finally:
@@ -133,13 +140,21 @@ class Rulings:
             await asyncio.wait([future], timeout=pause)
         return future.result()
 
-    async def _ask(self, delivery: Delivery, future: asyncio.Future[RulingLine]) -> bool:
+    async def _poll_owner(self, delivery: Delivery, future: asyncio.Future[RulingLine]) -> RulingLine:
+        while not future.done():
+            if not await self._ask(delivery, future, wait_s=RULING_RECHECK_S):
+                await asyncio.wait([future], timeout=RETRY_PAUSE_S)
+        return future.result()
+
+    async def _ask(self, delivery: Delivery, future: asyncio.Future[RulingLine], wait_s: float = 0.0) -> bool:
         """Direct look-up, then topics where owners cannot tell. False when nobody could be asked."""
-        async with self._lookups:
+        async with self._lookups if not wait_s else self._long_polls:
             if future.done():
                 return True
             try:
-                line = await self._owners.ruling(delivery.partition, delivery.offset, LOOKUP_TIMEOUT_S)
+                line = await self._owners.ruling(
+                    delivery.partition, delivery.offset, LOOKUP_TIMEOUT_S, wait_s=wait_s
+                )
             except RulingForgotten:
                 line = await self._from_topics(delivery)
             except NoOwnerAnswers:

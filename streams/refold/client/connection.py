@@ -1,0 +1,167 @@
+"""Everything a client holds open, opened and closed in one place; sessions only refer to it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from refold.client.fallback import Fallback
+from refold.client.names import TopicNames
+from refold.client.ordering import Lane
+from refold.client.owners import Owners
+from refold.client.reader import ReaderPool
+from refold.client.routing import Directory, Router
+from refold.client.rulings import Rulings
+from refold.client.sender import Sender
+from refold.core.slots import SlotMap
+from refold.errors import UsageError
+from refold.settings import Settings
+from refold.wire.blobs import BlobStore
+
+#: Sessions whose memory (last accepted seq, send queue) is kept although the caller holds no reference to
+#: them any more: 1 KB each, 10 MB.
+SESSIONS_KEPT_MAX: Final = 10_000
+
+METADATA_TIMEOUT_S: Final = 10.0
+
+#: Kafka's own default of a topic's max.message.bytes, assumed where the topic may not be described.
+RECORD_BYTES_DEFAULT: Final = 1_048_588
+
+#: Up to this size no topic refuses a record that was set up by `refold topology apply`, so it is not asked.
+RECORD_BYTES_UNCHECKED: Final = 512 * 1024
+
+#: Record batch header, record header fields and varints: about 100 bytes, rounded up.
+RECORD_OVERHEAD_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What distinguishes this client; everything else is in ``settings``."""
+
+    settings: Settings
+    bootstrap: str | None
+    tenant: str
+    producer_id: str
+    producer_epoch: int
+
+    def kafka_config(self, role: Any) -> dict[str, Any]:
+        config = self.settings.kafka_config(role)
+        if self.bootstrap is not None:
+            config["bootstrap.servers"] = self.bootstrap
+        return config
+
+
+class SessionMemory:
+    """What the client knows of one session: its send queue and the last seq it saw accepted."""
+
+    __slots__ = ("__weakref__", "lane", "last_seq", "order")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.last_seq = 0
+        #: Held from the start of an append until its event is queued, so that concurrent appends keep the
+        #: order of their calls although one of them uploads a payload first.
+        self.order = asyncio.Lock()
+
+
+class Connection:
+    """Made by :meth:`open`; use from one event loop."""
+
+    def __init__(self, options: Options) -> None:
+        settings = options.settings
+        self.options = options
+        self.names = TopicNames.of(settings.topic_prefix)
+        self.blobs = BlobStore(settings.blobs.url)
+        self.inline_bytes_max = settings.blobs.inline_bytes_max
+        self.request_timeout_s = settings.client.request_timeout_ms / 1000
+        self.sender = Sender(options.kafka_config("producer"), settings.client.delivery_timeout_ms)
+        self.reader_config = options.kafka_config("reader")
+        self.readers = ReaderPool(self.reader_config)
+        directory = Directory(
+            options.kafka_config("producer"), self.names.group, self.names.inbox, self.request_timeout_s
+        )
+        token = settings.client.bearer_token
+        self.owners = Owners(
+            Router(directory),
+            token=None if token is None else token.get_secret_value(),
+            request_timeout_s=self.request_timeout_s,
+        )
+        self.fallback = Fallback(self.readers, directory, self.names)
+        self.rulings = Rulings(self.owners, options.producer_id, self.fallback.ruling)
+        self.slots = SlotMap(1)
+        #: One counter for all sessions: per session it only has to rise, and nothing has to be remembered.
+        self.counter = itertools.count(1)
+        self._record_bytes_max: int | None = None
+        self._memories: weakref.WeakValueDictionary[bytes, SessionMemory] = weakref.WeakValueDictionary()
+        self._kept: OrderedDict[bytes, SessionMemory] = OrderedDict()
+
+    async def open(self) -> None:
+        """Learn the partition count; raises when the cluster or the inbox topic is not there."""
+        self.slots = SlotMap(await self.sender.partition_count(self.names.inbox, METADATA_TIMEOUT_S))
+        await self.owners.__aenter__()
+
+    async def close(self, timeout_s: float) -> None:
+        await self.rulings.close()
+        await self.sender.close(timeout_s)
+        if self.owners.is_open:
+            await self.owners.__aexit__(None, None, None)
+        await self.readers.close()
+
+    def partition_of(self, key: bytes) -> int:
+        return self.slots.partition(key)
+
+    def memory(self, key: bytes) -> SessionMemory:
+        """The session's memory, the same object as long as anyone holds it or it is among the newest."""
+        memory = self._memories.get(key)
+        if memory is None:
+            lane = Lane(self.sender, self.names.inbox, key, self.partition_of)
+            memory = self._memories[key] = SessionMemory(lane)
+        self._kept[key] = memory
+        self._kept.move_to_end(key)
+        if len(self._kept) > SESSIONS_KEPT_MAX:
+            # Only the strong reference goes; events in flight keep their lane alive by themselves.
+            self._kept.popitem(last=False)
+        return memory
+
+    async def check_size(self, key: bytes, value: bytes, event_type: str) -> None:
+        """Raises UsageError, before anything is sent, for an event the inbox would refuse."""
+        size = len(key) + len(value) + RECORD_OVERHEAD_BYTES
+        if size <= RECORD_BYTES_UNCHECKED:
+            return
+        if self._record_bytes_max is None:
+            self._record_bytes_max = await self._describe_record_bytes_max()
+        if size > self._record_bytes_max:
+            raise UsageError(
+                f"the {event_type} event has {len(value)} bytes after large fields went to the blob store; "
+                f"topic {self.names.inbox!r} takes {self._record_bytes_max}. Not sent. Many fields below "
+                f"the inline limit ({self.inline_bytes_max} bytes) add up: split the event, or lower "
+                "blobs.inline_bytes_max"
+            )
+
+    async def _describe_record_bytes_max(self) -> int:
+        admin = AdminClient(self.options.kafka_config("admin"))
+        resource = ConfigResource(ResourceType.TOPIC, self.names.inbox)
+        try:
+            answer = admin.describe_configs([resource], request_timeout=METADATA_TIMEOUT_S)[resource]
+            configs = await asyncio.wrap_future(answer)
+            return int(configs["max.message.bytes"].value)
+        except (KafkaException, KeyError, ValueError):
+            # Not allowed to describe: the broker's own refusal still names the limit.
+            return RECORD_BYTES_DEFAULT
+
+
+def new_producer_id() -> str:
+    return f"p-{uuid.uuid4().hex}"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

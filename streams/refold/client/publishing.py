@@ -1,0 +1,150 @@
+"""From a typed payload to a durable event: ids, stamp, offloading, size check, ordered send, receipt.
+
+**Who de-duplicates what.** An event whose id the SDK makes is stamped (producer id, epoch, counter): exact
+for ever. An event whose id the *caller* gives is sent without a stamp, so that a retry from another process,
+which would bear another stamp, is still recognised by its id, within the session's window of event ids
+(``DEDUP_EVENT_IDS_MAX`` unstamped events). Messages are protected beyond it by their message id, tool events
+by the call's state.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from refold.client.connection import Connection, SessionMemory, now_ms
+from refold.client.limits import RULING_TIMEOUT_S
+from refold.client.ordering import Pending
+from refold.client.payloads import encode_payload, offload
+from refold.client.receipts import Receipt
+from refold.client.sender import Delivery
+from refold.core.envelope import Actor, Envelope, SessionLink
+from refold.core.types import WORKER_TYPES
+from refold.errors import UsageError
+from refold.wire.envelope import encode_envelope
+from refold.wire.owner import RulingLine
+
+Wait = Literal["durable", "accepted"]
+
+
+class Publisher:
+    """Appends to one session."""
+
+    def __init__(self, connection: Connection, tenant: str, session: str, key: bytes) -> None:
+        self._connection = connection
+        self._tenant = tenant
+        self._session = session
+        self._key = key
+
+    @property
+    def memory(self) -> SessionMemory:
+        return self._connection.memory(self._key)
+
+    async def publish(
+        self,
+        event_type: str,
+        payload: Mapping[str, Any] | bytes,
+        *,
+        event_id: str | None = None,
+        event_time_ms: int | None = None,
+        actor: Actor | None = None,
+        expected_seq: int | None = None,
+        subject: str | None = None,
+        run: str | None = None,
+        step: str | None = None,
+        attempt: int | None = None,
+        causation_id: str | None = None,
+        correlation_id: str | None = None,
+        link: SessionLink | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        message_id: str | None = None,
+        wait: Wait = "durable",
+        timeout: float = RULING_TIMEOUT_S,
+    ) -> Receipt:
+        if wait not in ("durable", "accepted"):
+            raise UsageError(f"wait={wait!r}: it must be 'durable' or 'accepted'")
+        if event_type in WORKER_TYPES:
+            raise UsageError(f"{event_type} is written by the worker only")
+        memory = self.memory
+        async with memory.order:
+            memory.lane.check_open()
+            if not isinstance(payload, bytes):
+                payload = encode_payload(
+                    event_type,
+                    await offload(payload, self._connection.blobs, self._connection.inline_bytes_max),
+                )
+            envelope = Envelope(
+                event_id=event_id or uuid.uuid4().hex,
+                tenant=self._tenant,
+                session=self._session,
+                type=event_type,
+                event_time_ms=now_ms() if event_time_ms is None else event_time_ms,
+                expected_seq=expected_seq,
+                subject=subject,
+                actor=actor,
+                run=run,
+                step=step,
+                attempt=attempt,
+                causation_id=causation_id,
+                correlation_id=correlation_id,
+                link=link,
+                payload=payload,
+            )
+            stamped = event_id is None
+            if stamped:
+                envelope.producer_id = self._connection.options.producer_id
+                envelope.producer_epoch = self._connection.options.producer_epoch
+                envelope.producer_counter = next(self._connection.counter)
+            value = encode_envelope(envelope)
+            await self._connection.check_size(self._key, value, event_type)
+            sent_at = time.monotonic()
+            pending = memory.lane.submit(envelope.event_id, event_type, value, _headers(event_type, headers))
+        receipt = await self._receipt(pending, memory, sent_at, stamped, message_id)
+        if wait == "accepted":
+            await receipt.accepted(timeout)
+        return receipt
+
+    async def retry(self) -> list[Receipt]:
+        """Send failed events again, in order. Raises what the first of them fails with this time."""
+        memory = self.memory
+        sent_at = time.monotonic()
+        # Asked for directly and not expected from the stream: the first try may have been ruled on long ago.
+        return [
+            await self._receipt(pending, memory, sent_at, stamped=False, message_id=None)
+            for pending in memory.lane.retry()
+        ]
+
+    async def _receipt(
+        self, pending: Pending, memory: SessionMemory, sent_at: float, stamped: bool, message_id: str | None
+    ) -> Receipt:
+        delivery: Delivery = await pending.done
+        deletes = pending.type == "SessionDeleted"
+
+        def ruled(line: RulingLine) -> None:
+            if line.status == "accepted":
+                # After a deletion the session counts from 1 again.
+                memory.last_seq = 0 if deletes else max(memory.last_seq, line.seq or 0)
+
+        self._connection.rulings.observe(delivery, ruled)
+        return Receipt(
+            pending.event_id,
+            pending.type,
+            delivery.partition,
+            delivery.offset,
+            delivery.append_time_ms,
+            message_id,
+            self._connection.rulings,
+            sent_at,
+            stamped,
+        )
+
+
+def _headers(event_type: str, headers: Mapping[str, bytes] | None) -> tuple[tuple[str, bytes], ...]:
+    own = ("refold-type", event_type.encode())
+    if not headers:
+        return (own,)
+    if reserved := [name for name in headers if name.startswith("refold-")]:
+        raise UsageError(f"header {reserved[0]!r}: names beginning with refold- are refold's own")
+    return (own, *headers.items())

@@ -1,0 +1,102 @@
+"""The reading half of a session: the owner answers; topics answer when no owner does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from refold.client.completion import complete
+from refold.client.connection import Connection
+from refold.client.context import Context, ContextFormat, render
+from refold.client.events import SessionEvent
+from refold.client.history import session_events
+from refold.client.owners import NoOwnerAnswers
+from refold.client.recovery import Recovery, recover
+from refold.client.snapshots import SnapshotView
+from refold.errors import NotFound, TransientError
+
+
+class SessionReads:
+    """Mixed into :class:`refold.client.session.Session`."""
+
+    tenant: str
+    id: str
+    key: bytes
+    _connection: Connection
+
+    async def state(self, *, min_seq: int | None = None, timeout: float | None = None) -> SnapshotView | None:
+        """The committed snapshot, ``None`` for a session that does not exist.
+
+        ``min_seq``: wait until the snapshot holds that seq; default: the last one this client saw accepted.
+        Answered by the owning worker in milliseconds. When none answers within ``timeout`` (seconds; default
+        the request timeout), or none is running, the state topic's partition is scanned: committed and exact
+        as of its records, but as slow as the partition is long, and marked ``stale``.
+
+        Raises TransientError when ``min_seq`` was not reached.
+        """
+        connection = self._connection
+        wanted = connection.memory(self.key).last_seq if min_seq is None else min_seq
+        patience = connection.request_timeout_s if timeout is None else timeout
+        partition = connection.partition_of(self.key)
+        stale = False
+        try:
+            raw = await connection.owners.snapshot(
+                partition, self.tenant, self.id, min_seq=wanted, timeout_s=patience
+            )
+        except NoOwnerAnswers:
+            raw, stale = await connection.fallback.snapshot(partition, self.key), True
+        view = None if raw is None else SnapshotView.of(raw, stale=stale)
+        if wanted and stale and (view is None or view.seq < wanted):
+            raise TransientError(
+                f"no worker answers and the state topic has not reached seq {wanted} "
+                f"(it has {0 if view is None else view.seq}): start a worker, or ask for min_seq=0"
+            )
+        return view
+
+    async def context(
+        self,
+        format: ContextFormat = "openai",  # noqa: A002 - the word of the whole SDK
+        *,
+        min_seq: int | None = None,
+        timeout: float | None = None,
+        load_blobs: bool = False,
+    ) -> Context:
+        """What to send to a model: system messages, the summary where it applies, the newest messages.
+
+        Always a transcript the provider accepts; calls without a result are shown as unresolved. Content that
+        the state leaves out (one message too large for it; the beginning of a path that was edited far back)
+        is read from the journal. ``load_blobs``: also fetch content kept in the blob store, and check it.
+
+        Raises NotFound for a session that does not exist, and as :meth:`state`.
+        """
+        view = await self.state(min_seq=min_seq, timeout=timeout)
+        if view is None:
+            raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
+        data = await complete(self._connection, view, self._all_events, load_blobs=load_blobs)
+        return render(view, data, format)
+
+    async def events(self, after: int = 0, limit: int | None = None) -> AsyncIterator[SessionEvent]:
+        """Accepted events with ``seq > after`` in order, from the journal; nothing for an unknown session.
+
+        Read by seeking through the owner's index: the cost depends on this session only. Without an owner the
+        partition of the journal is scanned.
+        """
+        async with aclosing(self._all_events(after, limit)) as source:
+            async for event in source:
+                yield event
+
+    async def recover(self, *, timeout: float | None = None) -> Recovery:
+        """What an agent needs to go on after a crash: the newest state, and what to do with each open call.
+
+        The snapshot is folded up to the end of the journal, so it is exact even when no worker is running.
+        Raises NotFound for a session that does not exist.
+        """
+        view = await self.state(min_seq=0, timeout=timeout)
+        async with aclosing(self._all_events(0 if view is None else view.seq, None)) as source:
+            events = [event async for event in source]
+        if view is None and not events:
+            raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
+        return recover(self.tenant, self.id, view, events)
+
+    def _all_events(self, after: int, limit: int | None) -> AsyncIterator[SessionEvent]:
+        return session_events(self._connection, self.tenant, self.id, self.key, after, limit)

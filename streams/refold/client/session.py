@@ -1,0 +1,33 @@
+"""One session: writes and reads together."""
+
+from __future__ import annotations
+
+from refold.client.connection import Connection
+from refold.client.publishing import Publisher
+from refold.client.reads import SessionReads
+from refold.client.writes import SessionWrites
+from refold.core.slots import make_key
+
+
+class Session(SessionWrites, SessionReads):
+    """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of one
+    client share its send queue and what it saw accepted."""
+
+    def __init__(self, connection: Connection, tenant: str, session: str) -> None:
+        self.tenant = tenant
+        self.id = session
+        self.key = make_key(tenant, session)
+        self._connection = connection
+        self._publisher = Publisher(connection, tenant, session, self.key)
+
+    def __repr__(self) -> str:
+        return f"Session({self.tenant}/{self.id})"
+
+    @property
+    def last_seq(self) -> int:
+        """The highest seq this client saw accepted; reads wait for it (read-your-writes)."""
+        return self._connection.memory(self.key).last_seq
+
+    @property
+    def partition(self) -> int:
+        return self._connection.partition_of(self.key)

@@ -1,0 +1,64 @@
+"""A session's state as a reader sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import orjson
+
+from refold.wire.snapshot import decode_snapshot
+
+#: States of a tool row that no event changes any more.
+FINAL_CALL_STATES: Final = frozenset({"done", "failed", "denied"})
+
+Frontier = Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class SnapshotView:
+    """One committed snapshot. ``data`` is the public part in the shape of ``schemas/session_snapshot``.
+
+    ``stale``: it was read from the state topic, not from the owner, and may lack the newest events.
+    """
+
+    tenant: str
+    session: str
+    seq: int
+    data: Mapping[str, Any] = field(repr=False)
+    raw: bytes = field(repr=False)
+    stale: bool = False
+
+    @classmethod
+    def of(cls, raw: bytes, *, stale: bool = False) -> SnapshotView:
+        """Decode a framed state record. Raises InvalidRecord for what no worker has written."""
+        data = decode_snapshot(raw)
+        return cls(data["tenant"], data["session_id"], data["seq"], data, raw, stale)
+
+    @cached_property
+    def frontier(self) -> Frontier:
+        """(topic, partition) → next offset to be applied."""
+        return {(entry["topic"], entry["partition"]): entry["next_offset"] for entry in self.data["frontier"]}
+
+    @property
+    def status(self) -> str:
+        """open, closed, quarantined or releasing."""
+        return str(self.data["status"])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Named facts, values parsed."""
+        return {fact["name"]: orjson.loads(fact["value"]) for fact in self.data["facts"]}
+
+    @property
+    def config(self) -> Any:
+        """The pinned configuration, parsed; ``None`` when there is none."""
+        pinned = self.data["config"]
+        return None if pinned is None or not pinned["json"] else orjson.loads(pinned["json"])
+
+    @property
+    def open_calls(self) -> list[Mapping[str, Any]]:
+        """Tool rows without a final outcome (``unknown`` included), in the order asked."""
+        return [row for row in self.data["tools"] if row["state"] not in FINAL_CALL_STATES]
