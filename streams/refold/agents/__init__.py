@@ -1,0 +1,3 @@
+"""refold.agents"""
+
+from __future__ import annotations

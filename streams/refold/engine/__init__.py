@@ -1,0 +1,3 @@
+"""refold.engine"""
+
+from __future__ import annotations

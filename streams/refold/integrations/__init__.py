@@ -1,0 +1,3 @@
+"""refold.integrations"""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""refold.testing"""
+
+from __future__ import annotations
