@@ -1,0 +1,114 @@
+"""``refold demo``: two hundred conversations with tools while workers are killed; the stack stays up.
+
+Exit codes: 0 every session is as in an uninterrupted run, 1 any difference (or too few kills that hit
+something), others as in :mod:`refold.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from refold.cli.options import JsonOption, settings_for
+from refold.cli.output import Output
+
+EXIT_DIFFERENCE: Final = 1
+DIRECTORY: Final = Path(".refold/demo")
+REPORT: Final = Path(".refold/demo-report.json")
+#: A whole run promises this many deaths that hit folded, uncommitted events.
+IN_FLIGHT_MIN: Final = 5
+#: Below this length the promise of five kills is not made: they are 7.5 s apart.
+FULL_RUN_S: Final = 60.0
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def demo(
+    sessions: Annotated[
+        int | None, typer.Option(min=1, max=200, help="Conversations. Default: all 200.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=10, help="How long they are spread over.")] = 75.0,
+    workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = 2,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", metavar="HOST:PORT", help="Use this Kafka. Default: start one."),
+    ] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="Broker data, worker data, logs.")] = DIRECTORY,
+    report: Annotated[Path, typer.Option("--report", help="Where the report goes.")] = REPORT,
+    take_down: Annotated[
+        bool, typer.Option("--down", help="Stop the stack an earlier demo left up.")
+    ] = False,
+    leave_up: Annotated[
+        bool, typer.Option("--up/--no-up", help="Leave the stack running when the demo is over.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Play tool conversations on a real Kafka, kill workers in the middle of commits, compare every
+    session.
+    """
+    from refold.demo import stack as stacks
+
+    out = Output(as_json)
+    directory = directory.absolute()
+    if take_down:
+        stopped = stacks.down(directory, out.note)
+        out.say("stopped" if stopped else f"nothing of a demo runs (looked in {directory})")
+        out.result({"stopped": stopped})
+        return
+    _play(out, directory, report, bootstrap, sessions, seconds, workers, leave_up=leave_up)
+
+
+def _play(
+    out: Output,
+    directory: Path,
+    report: Path,
+    bootstrap: str | None,
+    sessions: int | None,
+    seconds: float,
+    workers: int,
+    *,
+    leave_up: bool,
+) -> None:
+    from refold.demo.run import commands_to_try, run_demo
+    from refold.demo.stack import Stack
+
+    stack = Stack.up(directory, settings_for(), bootstrap, workers, out.note)
+    try:
+        out.note(f"broker at {stack.settings.kafka.bootstrap}, registry at {stack.registry_url}")
+        result = asyncio.run(run_demo(stack, sessions=sessions, seconds=seconds, say=out.note))
+        result.write(report)
+    except BaseException:
+        stack.stop()
+        raise
+    result.show(out)
+    out.say(f"report: {report}")
+    enough = seconds < FULL_RUN_S or result.in_flight >= IN_FLIGHT_MIN
+    if not enough:
+        out.say(f"only {result.in_flight} kills hit folded, uncommitted events; {IN_FLIGHT_MIN} are needed")
+    if leave_up:
+        out.say("")
+        out.say("The stack stays up (`refold demo --down` stops it). Try:")
+        for line in commands_to_try(stack, _executable()):
+            out.say(f"  {line}")
+    else:
+        stack.stop()
+    out.result(result.as_json())
+    if not (result.verdict.clean and enough):
+        raise typer.Exit(EXIT_DIFFERENCE)
+
+
+def _executable() -> Path:
+    """``refold`` as the reader can type it here: by name when it is on PATH, else relative to this
+    directory.
+    """
+    beside = Path(sys.executable).with_name("refold")
+    found = shutil.which("refold")
+    if found is not None and Path(found).resolve() == beside.resolve():
+        return Path("refold")
+    return beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside
