@@ -171,6 +171,9 @@ def _environment(model: type[BaseSettings]) -> Layer:
         raise ConfigError(
             f"the environment cannot be read: {err}; tables are given as a JSON object"
         ) from None
+    for path in secret_paths(model):  # _secret_files reads these; to the source they look like unknown keys
+        section, _, name = path.rpartition(".")
+        values.get(section, {}).pop(f"{name}_file", None)
     for alias, path in ALIASES.items():
         if alias not in given:
             continue

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from refold.errors import UnavailableError
+from refold.errors import NotFound, TransientError, UnavailableError
 from refold.topology.failures import explain
 from refold.topology.plan import LiveTopic
 
@@ -54,7 +54,22 @@ class Cluster:
         return len(self._metadata().brokers)
 
     def topics(self, names: Iterable[str]) -> dict[str, LiveTopic]:
-        """Those of ``names`` that exist, with their effective configuration."""
+        """Those of ``names`` that exist, with their effective configuration.
+
+        A topic that was just created may have no leader yet, and not every broker may know it: such answers
+        are asked for again.
+        """
+        wanted = list(names)
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        while True:
+            try:
+                return self._topics(wanted)
+            except (TransientError, NotFound):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
+
+    def _topics(self, names: list[str]) -> dict[str, LiveTopic]:
         metadata = self._metadata().topics
         found = {name: metadata[name] for name in names if name in metadata and metadata[name].error is None}
         configs = self._configs(found)

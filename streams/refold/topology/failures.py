@@ -56,6 +56,17 @@ _FENCED: Final = frozenset(
         KafkaError.FENCED_INSTANCE_ID,
     }
 )
+#: Leadership is moving or metadata has not reached every broker yet.
+_SETTLING: Final = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
 _MISSING: Final = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
 _BUILD: Final[dict[int, Callable[[str, str], RefoldError]]] = {
     KafkaError._INVALID_ARG: lambda what, text: ConfigError(
@@ -104,6 +115,6 @@ def explain(error: KafkaError | KafkaException, *, doing: str, bootstrap: str) -
         )
     if code in _BUILD:
         return _BUILD[code](doing, text)
-    if error.retriable():
+    if code in _SETTLING or error.retriable():
         return TransientError(f"{doing}: {text} (Kafka code {error.name()}). Try again.")
     return UsageError(f"{doing}: the cluster at {bootstrap} refused it: {text} (Kafka code {error.name()}).")
