@@ -55,8 +55,8 @@ class JournalItem:
 class Refold:
     """An application's sessions. ``async with Refold(bootstrap="…") as rf: …``
 
-    Settings come from ``settings``, else from environment and ``refold.toml``; the keyword arguments go before
-    them. One client serves any number of sessions and tasks of one event loop.
+    Settings come from ``settings``, else from environment and ``refold.toml``; the keyword arguments go
+    before them. One client serves any number of sessions and tasks of one event loop.
 
     ``producer_id`` and ``producer_epoch`` identify this process to the fold's de-duplication: by default a
     random id. Give an id only if it names at most one live process; its epoch (start time in ms by default)

@@ -113,6 +113,11 @@ class Lane:
         self._failed = []
         return given_up
 
+    def close(self) -> None:
+        """Stop sending; what is queued fails. For the end of the client."""
+        if self._task is not None:
+            self._task.cancel()
+
     def _enqueue(self, pending: Pending) -> None:
         self._queue.append(pending)
         if self._task is None:

@@ -1,7 +1,7 @@
 """Recovery of an agent: the newest state, the events behind it, and what to do with each open call.
 
-The plan is advice read off the ledger's rule: the body of a call runs only after *started* was accepted. So an
-intended call without *started* provably never ran; a started one may have; an unknown one is never re-run.
+The plan is advice read off the ledger's rule: the body of a call runs only after *started* was accepted. So
+an intended call without *started* provably never ran; a started one may have; an unknown one is never re-run.
 """
 
 from __future__ import annotations

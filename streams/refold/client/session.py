@@ -10,8 +10,8 @@ from refold.core.slots import make_key
 
 
 class Session(SessionWrites, SessionReads):
-    """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of one
-    client share its send queue and what it saw accepted."""
+    """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of
+    one client share its send queue and what it saw accepted."""
 
     def __init__(self, connection: Connection, tenant: str, session: str) -> None:
         self.tenant = tenant

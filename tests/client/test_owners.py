@@ -1,0 +1,297 @@
+"""Routing and rulings against real HTTP servers with fake owners behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from api.fake_owner import PARTITIONS, FakeView
+from client.fake_group import FakeGroup
+from refold.api.server import OwnerServer
+from refold.api.view import HistoryAnswer, RulingLine
+from refold.client import rulings as rulings_module
+from refold.client.owners import NoOwnerAnswers, Owners, RulingForgotten
+from refold.client.routing import Owner, Router, parse_client_id
+from refold.client.rulings import Rulings
+from refold.client.sender import Delivery
+from refold.errors import PermissionDenied, TransientError
+
+TOKEN = "t" * 20
+
+
+@asynccontextmanager
+async def worker(view: FakeView, **options: str) -> AsyncIterator[OwnerServer]:
+    server = OwnerServer(view, metrics=lambda: b"", **options)  # type: ignore[arg-type]
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def owners_of(group: FakeGroup, token: str | None = None) -> AsyncIterator[Owners]:
+    async with Owners(Router(group), token=token, request_timeout_s=2.0) as owners:  # type: ignore[arg-type]
+        yield owners
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same logic at a tenth of the pauses."""
+    monkeypatch.setattr("refold.client.routing.ROUTE_REFRESH_MIN_S", 0.01)
+    monkeypatch.setattr("refold.client.owners.RETRY_PAUSE_S", 0.02)
+    monkeypatch.setattr(rulings_module, "RETRY_PAUSE_S", 0.02)
+    monkeypatch.setattr(rulings_module, "RULING_RECHECK_S", 0.1)
+    monkeypatch.setattr(rulings_module, "LOOKUP_TIMEOUT_S", 0.3)
+    yield
+
+
+async def no_topics(_: Delivery) -> RulingLine | None:
+    return None
+
+
+def everywhere(server: OwnerServer) -> dict[int, str]:
+    return dict.fromkeys(range(PARTITIONS), server.url)
+
+
+def test_client_ids_of_other_programs_are_no_owners() -> None:
+    assert parse_client_id("refold|w-1|http://10.0.0.1:8080/") == Owner("w-1", "http://10.0.0.1:8080")
+    for other in (
+        "",
+        "rdkafka",
+        "refold|",
+        "refold|w",
+        "refold|w|",
+        "refold||http://x",
+        "refold|w|file:///etc",
+    ):
+        assert parse_client_id(other) is None
+
+
+async def test_a_snapshot_of_any_session_id_comes_from_its_owner() -> None:
+    view = FakeView()
+    session = "a/../b %C3 ключ"
+    view.snapshots[f"t/{session}".encode()] = (4, b"bytes")
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        partition = view.partition_of(f"t/{session}".encode())
+        assert await owners.snapshot(partition, "t", session, min_seq=0, timeout_s=2) == b"bytes"
+        assert await owners.snapshot(0, "t", "none", min_seq=0, timeout_s=2) is None
+
+
+async def test_a_moved_partition_is_found_again() -> None:
+    """Goal: 421 from the old owner leads to the new one within the same call."""
+    old, new = FakeView(), FakeView()
+    key = b"t/s"
+    partition = old.partition_of(key)
+    old.statuses[partition] = "absent"
+    new.snapshots[key] = (2, b"new")
+    async with worker(old) as a, worker(new) as b:
+        group = FakeGroup(everywhere(a))
+        async with owners_of(group) as owners:
+            await owners.router.refresh()
+            group.owners = everywhere(b)
+            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=2) == b"new"
+
+
+async def test_restoring_is_waited_for() -> None:
+    view = FakeView()
+    key = b"t/s"
+    partition = view.partition_of(key)
+    view.snapshots[key] = (1, b"restored")
+    view.statuses[partition] = "restoring"
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        asking = asyncio.ensure_future(owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=5))
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        view.statuses[partition] = "live"
+        assert await asking == b"restored"
+
+
+async def test_min_seq_not_reached_is_transient() -> None:
+    view = FakeView()
+    view.snapshots[b"t/s"] = (1, b"x")
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        with pytest.raises(TransientError, match="seq 5"):
+            await owners.snapshot(view.partition_of(b"t/s"), "t", "s", min_seq=5, timeout_s=0.3)
+
+
+async def test_no_worker_is_said_at_once_and_a_dead_one_in_time() -> None:
+    """Goal: an empty group does not cost the timeout; a member that does not answer costs exactly it."""
+    empty = FakeGroup()
+    empty.members = 0
+    async with owners_of(empty) as owners:
+        began = time.monotonic()
+        with pytest.raises(NoOwnerAnswers, match="no worker is running"):
+            await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=5)
+        assert time.monotonic() - began < 1
+    async with owners_of(FakeGroup({0: "http://127.0.0.1:9"})) as owners:
+        with pytest.raises(NoOwnerAnswers, match=r"0\.3 s"):
+            await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=0.3)
+
+
+async def test_a_wrong_token_is_not_retried() -> None:
+    view = FakeView()
+    view.snapshots[b"t/s"] = (1, b"x")
+    partition = view.partition_of(b"t/s")
+    async with worker(view, token=TOKEN) as server:
+        group = FakeGroup(everywhere(server))
+        async with owners_of(group, token="w" * 20) as owners:
+            with pytest.raises(PermissionDenied, match="BEARER_TOKEN"):
+                await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=5)
+        async with owners_of(group, token=TOKEN) as owners:
+            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=5) == b"x"
+
+
+async def test_history_comes_with_the_session_seq() -> None:
+    view = FakeView()
+    view.snapshots[b"t/s"] = (9, b"x")
+    view.histories[b"t/s"] = HistoryAnswer("r.journal", 0, ((8, 100),), 120)
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        partition = view.partition_of(b"t/s")
+        found = await owners.history(partition, "t", "s", after=7, limit=10, timeout_s=2)
+        assert found == (view.histories[b"t/s"], 9)
+        assert await owners.history(partition, "t", "none", after=0, limit=1, timeout_s=2) is None
+
+
+async def test_concurrent_refreshes_share_one_look() -> None:
+    group = FakeGroup({0: "http://127.0.0.1:1"})
+    router = Router(group)  # type: ignore[arg-type]
+    await asyncio.gather(*(router.refresh() for _ in range(50)))
+    assert group.looks == 1
+
+
+async def test_a_ruling_sent_after_the_stream_is_open_needs_no_question() -> None:
+    """Goal: in the steady state one stream carries everything; nobody is asked record by record."""
+    view = FakeView()
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        rulings = Rulings(owners, "p-1", no_topics)
+        await view.rule("p-1", RulingLine(0, 0, "accepted", 1))
+        # The first one is from before the stream: it is asked for, which opens the stream.
+        first = await rulings.wait(Delivery(0, 0, 0), time.monotonic(), 5)
+        assert first == RulingLine(0, 0, "accepted", 1)
+        asked: list[tuple[int, int]] = []
+        remembered = view.ruling
+        view.ruling = lambda p, o: asked.append((p, o)) or remembered(p, o)  # type: ignore[method-assign]
+        waits = [
+            asyncio.ensure_future(rulings.wait(Delivery(0, n, 0), time.monotonic(), 5)) for n in range(1, 50)
+        ]
+        await asyncio.sleep(0)
+        for n in range(1, 50):
+            await view.rule("p-1", RulingLine(0, n, "accepted", n + 1))
+        assert [line.seq for line in await asyncio.gather(*waits)] == list(range(2, 51))
+        assert asked == []
+        await rulings.close()
+
+
+async def test_the_owner_dies_while_a_ruling_is_awaited() -> None:
+    """Goal: the waiter follows the partition to its new owner and gets the ruling from there."""
+    old, new = FakeView(), FakeView()
+    async with worker(new) as b:
+        group = FakeGroup()
+        async with owners_of(group) as owners:
+            rulings = Rulings(owners, "p-1", no_topics)
+            async with worker(old) as a:
+                group.owners = everywhere(a)
+                waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 10))
+                async with asyncio.timeout(5):
+                    while not old.sinks.get("p-1"):
+                        await asyncio.sleep(0.01)
+            group.owners = everywhere(b)
+            await new.rule("p-1", RulingLine(0, 7, "rejected", None, "session_closed", "closed"))
+            assert (await waiting).code == "session_closed"
+            await rulings.close()
+
+
+async def test_a_partition_that_moves_behind_an_open_stream_is_noticed() -> None:
+    """Goal: the old owner's stream stays open and silent; the recheck finds the new owner."""
+    old, new = FakeView(), FakeView()
+    async with worker(old) as a, worker(new) as b:
+        group = FakeGroup(everywhere(a))
+        async with owners_of(group) as owners:
+            rulings = Rulings(owners, "p-1", no_topics)
+            waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 10))
+            async with asyncio.timeout(5):
+                while not old.sinks.get("p-1"):
+                    await asyncio.sleep(0.01)
+            old.statuses[0] = "absent"
+            group.owners = everywhere(b)
+            await new.rule("somebody else", RulingLine(0, 7, "accepted", 3))
+            assert (await waiting).seq == 3
+            await rulings.close()
+
+
+async def test_forgotten_rulings_are_looked_up_in_the_topics() -> None:
+    view = FakeView()
+    view.frontiers[0] = 100
+    asked: list[Delivery] = []
+
+    async def topics(delivery: Delivery) -> RulingLine:
+        asked.append(delivery)
+        return RulingLine(0, 7, "duplicate", 0)
+
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        with pytest.raises(RulingForgotten):
+            await owners.ruling(0, 7, 1.0)
+        rulings = Rulings(owners, "p-1", topics)
+        assert (await rulings.wait(Delivery(0, 7, 55), 0.0, 5)).status == "duplicate"
+        assert asked == [Delivery(0, 7, 55)]
+        await rulings.close()
+
+
+async def test_without_workers_the_topics_answer_or_the_error_says_what_is_known() -> None:
+    group = FakeGroup()
+    group.members = 0
+    known: list[RulingLine] = []
+
+    async def topics(_: Delivery) -> RulingLine | None:
+        return known[0] if known else None
+
+    async with owners_of(group) as owners:
+        rulings = Rulings(owners, "p-1", topics)
+        with pytest.raises(TransientError, match="durable.*partition 0, offset 7.*not lost"):
+            await rulings.wait(Delivery(0, 7, 0), 0.0, 0.3)
+        known.append(RulingLine(0, 7, "accepted", 1))
+        assert (await rulings.wait(Delivery(0, 7, 0), 0.0, 5)).seq == 1
+        await rulings.close()
+
+
+async def test_unstamped_events_are_long_polled() -> None:
+    """Goal: events with a caller's id are not on the producer's stream, and still ruled on promptly."""
+    view = FakeView()
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        rulings = Rulings(owners, "p-1", no_topics)
+        waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), 0.0, 10, streamed=False))
+        await asyncio.sleep(0.05)
+        await view.rule("", RulingLine(0, 7, "accepted", 1))
+        assert (await waiting).seq == 1
+        assert not view.sinks
+        await rulings.close()
+
+
+async def test_observers_hear_each_ruling_once_by_whatever_way() -> None:
+    view = FakeView()
+    heard: list[int | None] = []
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        rulings = Rulings(owners, "p-1", no_topics)
+        rulings.observe(Delivery(0, 0, 0), lambda line: heard.append(line.seq))
+        await view.rule("p-1", RulingLine(0, 0, "accepted", 5))
+        await rulings.wait(Delivery(0, 0, 0), 0.0, 5)
+        rulings.observe(Delivery(0, 0, 0), lambda line: heard.append(line.seq))
+        await rulings.wait(Delivery(0, 0, 0), 0.0, 5)
+        assert heard == [5, 5]
+        await rulings.close()
+
+
+async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rulings_module, "RULINGS_KEPT_MAX", 3)
+    async with owners_of(FakeGroup()) as owners:
+        rulings = Rulings(owners, "p-1", no_topics)
+        for n in range(10):
+            rulings.observe(Delivery(0, n, 0), lambda _: None)
+            rulings._known(RulingLine(1, n, "accepted", n))
+        assert len(rulings._kept) == 3
+        assert len(rulings._observers) == 3
