@@ -11,7 +11,7 @@ from refold.demo.player import Played
 from refold.demo.reference import normalised
 from refold.ops.refolding import Refolder
 from refold.ops.verify.readback import Record
-from refold.wire import decode_journal
+from refold.wire.journal import decode_journal
 
 Topic = Mapping[int, Sequence[Record]]
 

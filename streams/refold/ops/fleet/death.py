@@ -129,7 +129,9 @@ class Reaper:
     async def _haunt(self, worker: WorkerProcess, death: Death) -> None:
         """Wait until others have committed for its partitions, wake it, see that it finds itself fenced."""
         deadline = time.monotonic() + self._session_timeout_s * 2 + ZOMBIE_EXTRA_S_MAX
-        while self._watch.recovered_ms(death.ticket) is None and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if self._watch.recovered_ms(death.ticket) is not None:
+                break
             await asyncio.sleep(POLL_S)
         before = _size(worker)
         worker.signal(signal.SIGCONT)

@@ -10,7 +10,8 @@ from typing import Any, Final
 from refold.core.codes import REJECT_CODES
 from refold.ops.verify.oracle import Expected, Place, World
 from refold.ops.verify.readback import Record
-from refold.wire import decode, decode_journal
+from refold.wire.codec import decode
+from refold.wire.journal import decode_journal
 
 #: Lines kept to show; the counts go on.
 DIFFERENCES_SHOWN_MAX: Final = 50
@@ -130,9 +131,11 @@ def _state_differences(expected: Expected, found: Mapping[str, Any] | None) -> l
     if facts != expected.facts:
         wrong.append("facts differ")
     context = found["context"]
+    # Results of tools become messages too; the oracle keeps those in its tool table.
     recent = [
-        (m["seq"], "".join(part["text"] or "" for part in m["body"]["content"]))
+        (m["seq"], "".join(part["text"] or "" for part in m["content"]))
         for m in context["recent_messages"]
+        if not m["from_tool_event"]
     ]
     # No message in neither or in both of "trimmed" and "recent": the split is at `through`, exactly.
     if recent != [message for message in expected.messages if message[0] > context["through"]]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from refold.errors import InvalidRecord
 from refold.ops.verify.readback import Record
-from refold.wire import decode, decode_envelope
+from refold.wire.codec import decode
+from refold.wire.envelope import decode_envelope
 
 Place = tuple[int, int]
 

@@ -20,7 +20,8 @@ from confluent_kafka import Producer
 
 from refold.core.envelope import Actor, Envelope
 from refold.ops.verify.plan import ChaosPlan
-from refold.wire import encode, encode_envelope
+from refold.wire.codec import encode
+from refold.wire.envelope import decode_envelope, encode_envelope
 
 #: Tenant of all sessions of a run.
 TENANT: Final = "verify"
@@ -223,8 +224,6 @@ class Traffic:
 
     def _send_other_content(self, voice: Voice, session: str, key: bytes) -> None:
         """The same event id again with other content: a conflict, never applied."""
-        from refold.wire import decode_envelope
-
         earlier = decode_envelope(voice.history[session][-1].value)
         other = _message(f"x{self._plan.seed}-{self._number}", "user", f"other content {self._number}")
         changed = earlier.replace(type="MessageAppended", payload=other)
