@@ -26,9 +26,8 @@ def prefix(topic_prefix: str) -> str:
 def set_topic_config(kafka: Kafka, topic: str, key: str, value: str) -> None:
     entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    for future in (
-        AdminClient({"bootstrap.servers": kafka.bootstrap}).incremental_alter_configs([resource]).values()
-    ):
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})  # must outlive its futures
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(30)
 
 
