@@ -34,8 +34,8 @@ def check_splices(files: SchemaFiles) -> list[Drift]:
             have = {**_closed(cut, types), "name": subject}
             if canonical_form(have) != canonical_form(_closed(own.schema, named_types(own.schema))):
                 text = (
-                    f"{name} in {outer.subject} version {outer.version} does not hold {subject} as its newest "
-                    f"version, {own.version}, writes it: add a version of {outer.subject} that does "
+                    f"{name} in {outer.subject} version {outer.version} does not hold {subject} as its "
+                    f"newest version, {own.version}, writes it: add a version that does "
                     f"(`uses: {{{subject}: {own.version}}}`)"
                 )
                 drift.append(Drift("splice", outer.subject, outer.version, text))
