@@ -56,13 +56,13 @@ def judge(
         run = played[conversation.session]
         wrong = _events(verdict, [receipt.event_id for receipt in run.receipts], ids[key])
         wrong += _operations(verdict, conversation, run)
-        value = stored.get(key)
-        if value is None:
+        last = stored.get(key)
+        if last is None:
             wrong.append("no stored state")
         else:
-            if value != refolder.encoded(key):
+            if last != refolder.encoded(key):
                 wrong.append("stored state is not fold(journal), byte for byte")
-            if normalised(value) != normalised(reference[conversation.session]):
+            if normalised(last) != normalised(reference[conversation.session]):
                 wrong.append("stored state is not the uninterrupted run's")
         if wrong:
             verdict.mismatches += 1

@@ -31,6 +31,8 @@ _WORD: Final = re.compile(r"[\w.$#@/'-]+")
 class Model(Protocol):
     """``announce`` precedes tool calls, ``close`` ends the turn."""
 
+    name: str
+
     async def announce(self, transcript: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> str: ...
     async def close(self, transcript: Sequence[Mapping[str, Any]], results: Sequence[str]) -> str: ...
 
@@ -85,3 +87,18 @@ class EndpointModel:
                 f"model endpoint {self._url} did not give a completion ({type(err).__name__}); unset "
                 "REFOLD_DEMO_MODEL_URL to use the local model"
             ) from err
+
+
+class SpokenWords:
+    """Says again what another model said in one conversation: a real endpoint need not answer twice alike."""
+
+    name = "spoken"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = iter(words)
+
+    async def announce(self, transcript: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> str:
+        return next(self._words)
+
+    async def close(self, transcript: Sequence[Mapping[str, Any]], results: Sequence[str]) -> str:
+        return next(self._words)

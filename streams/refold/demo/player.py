@@ -39,6 +39,7 @@ class Played:
     receipts: list[Receipt] = field(default_factory=list)
     ledger: list[Call] = field(default_factory=list)
     waits_ms: list[float] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
 
 
 async def no_pace(_turn: int) -> None:
@@ -72,6 +73,7 @@ class Player:
         if turn.calls:
             asked_by = f"{turn_id}/calls"
             text = await self._model.announce(self._transcript, [call.tool for call in turn.calls])
+            self.played.words.append(text)
             asked = [
                 {
                     "id": f"{turn_id}/c{index}",
@@ -84,6 +86,7 @@ class Player:
             for index, call in enumerate(turn.calls):
                 results.append(await self._call(f"{turn_id}/c{index}", asked_by, index, call))
         answer = await self._model.close(self._transcript, results)
+        self.played.words.append(answer)
         await self._message(f"{turn_id}/answer", {"role": "assistant", "content": answer})
 
     async def _call(self, operation: str, asked_by: str, index: int, call: Call) -> str:

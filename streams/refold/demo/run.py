@@ -14,7 +14,7 @@ from refold.demo.controlled import Control, ControlResult
 from refold.demo.dataset import Conversation, load
 from refold.demo.judge import judge
 from refold.demo.kills import kill_workers
-from refold.demo.model import EndpointModel, LocalModel
+from refold.demo.model import EndpointModel, LocalModel, Model, SpokenWords
 from refold.demo.player import Played, Player, paced
 from refold.demo.reference import MemorySession
 from refold.demo.report import Report
@@ -34,7 +34,7 @@ STARTS_FRACTION: Final = 0.25
 LENGTH_FRACTION: Final = 0.72
 
 
-def model_from_environment() -> LocalModel | EndpointModel:
+def model_from_environment() -> Model:
     """``REFOLD_DEMO_MODEL_URL`` (+ ``_NAME``, ``_KEY``) names a real endpoint; unset means the local
     model.
     """
@@ -84,7 +84,7 @@ async def run_demo(stack: Stack, *, sessions: int | None, seconds: float, say: S
             asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.journal, PARTITIONS),
             asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.state, PARTITIONS),
             asyncio.to_thread(control.finish, inbox),
-            _uninterrupted(conversations, model),
+            _uninterrupted(conversations, model, played),
         )
         reaper.settle()
         verdict = judge(TENANT, conversations, played, reference, journal, state)
@@ -109,7 +109,7 @@ async def run_demo(stack: Stack, *, sessions: int | None, seconds: float, say: S
 async def _play_all(
     settings: Settings,
     conversations: Sequence[Conversation],
-    model: LocalModel | EndpointModel,
+    model: Model,
     began: float,
     seconds: float,
 ) -> Mapping[str, Played]:
@@ -129,13 +129,14 @@ async def _play_all(
 
 
 async def _uninterrupted(
-    conversations: Sequence[Conversation], model: LocalModel | EndpointModel
+    conversations: Sequence[Conversation], model: Model, played: Mapping[str, Played]
 ) -> Mapping[str, bytes]:
     """session -> snapshot of the run without Kafka and without crashes."""
     values = {}
     for conversation in conversations:
         session = MemorySession(TENANT, conversation.session)
-        await Player(conversation, session, model).play()
+        again = model if isinstance(model, LocalModel) else SpokenWords(played[conversation.session].words)
+        await Player(conversation, session, again).play()
         values[conversation.session] = session.value
         await asyncio.sleep(0)
     return values

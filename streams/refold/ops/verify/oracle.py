@@ -82,8 +82,6 @@ def _take(world: World, record: Record, partition: int, partitions: int) -> None
         return
     key = record.key or b""
     if home(key, partitions) != partition:
-        # Where a record is refused that is both undecodable and misplaced is not part of the contract;
-        # that it is refused or forwarded exactly once is, and the judge follows forwards to their end.
         world.misrouted.add(place)
         return
     try:
