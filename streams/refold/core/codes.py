@@ -32,6 +32,10 @@ RejectCode = Literal[
     "bad_text",
     # A string with half of a surrogate pair, for which no UTF-8 exists.
     "lone_surrogate",
+    # A text that must be JSON is not.
+    "bad_json",
+    # A message of a foreign format that cannot be one of ours.
+    "bad_message",
     # Larger than the named limit for such a record, text or list.
     "too_large",
     # Forwarded more often than the hop limit: the workers disagree about the slot map.
@@ -46,7 +50,7 @@ RejectCode = Literal[
     "conflict",
     # The producer id is known with a newer epoch: this writer was replaced.
     "stale_producer",
-    # The producer was forgotten, or is new with a clock before the forgetting: may be a repeat, so not applied.
+    # The producer is not remembered and the event is older than the last forgetting: may be a repeat.
     "too_old_to_judge",
     # PRODUCERS_MAX producers are remembered and none can be forgotten safely.
     "too_many_producers",
@@ -57,7 +61,7 @@ RejectCode = Literal[
     "session_closed",
     # The event speaks of a session that does not exist.
     "no_session",
-    # The session is quarantined or being released: the event is parked and replayed by `refold session release`.
+    # The session is quarantined or being released: the event is parked, a release replays it.
     "quarantined",
     # A release was asked for, but the session is not quarantined (or not releasing).
     "not_quarantined",
@@ -98,13 +102,15 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "undecodable": "serialise with the schema whose id is in the frame",
     "bad_text": "encode text as UTF-8 before sending",
     "lone_surrogate": "replace lone surrogates before sending",
+    "bad_json": "send valid JSON: no NaN, no lone surrogates, at most 100 levels",
+    "bad_message": "correct the message; the reason names what cannot be mapped",
     "too_large": "send the content as a reference (the SDK does so above its inline limit)",
     "too_many_hops": "check that all workers use one topology and slot map, then replay the record",
     "bad_id": "use a non-empty id of at most 256 bytes",
     "bad_value": "correct the value the reason names and send a new event",
-    "conflict": "use a new id for new content; an edit is a new message that names the old one in `replaces`",
+    "conflict": "use a new id for new content; an edit is a new message with `replaces`",
     "stale_producer": "stop this writer: a newer one with the same producer id took over",
-    "too_old_to_judge": "read the session; if the event is missing, send it again from a new producer with a right clock",
+    "too_old_to_judge": "read the session; if the event is missing, send it anew with a right clock",
     "too_many_producers": "let writers share a producer, or correct the clocks of those far ahead",
     "expected_seq": "read the session again and decide anew",
     "session_closed": "append SessionReopened first, or start a new session",

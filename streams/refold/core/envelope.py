@@ -24,7 +24,7 @@ class Actor(NamedTuple):
 
 
 class InboxOrigin(NamedTuple):
-    """Where a forwarded or replayed record was first appended. ``append_time_ms``: the broker's, since 1970 UTC."""
+    """Where a forwarded or replayed record was first appended. ``append_time_ms``: broker time, since 1970."""
 
     topic: str
     partition: int

@@ -28,7 +28,7 @@ WINDOW_BYTES_MAX: Final = 160 * KIB
 WINDOW_MESSAGES_MIN: Final = 1
 WINDOW_BYTES_MIN: Final = 1 * KIB
 
-#: A larger body is not kept in the snapshot: its length and sha256 stand for it, the journal has it at ``seq``.
+#: A larger body is not kept in the snapshot: length and sha256 stand for it, the journal has it at ``seq``.
 MESSAGE_INLINE_BYTES_MAX: Final = 32 * KIB
 
 #: Pinned system and developer messages; more of them are ordinary messages of their turn.
@@ -95,13 +95,11 @@ TRAIL_MAX: Final = 64
 # --- the sum -----------------------------------------------------------------------------------------
 
 _NUMBER: Final = 10  # a long in Avro
-_ID: Final = ID_BYTES_MAX + 3  # its bytes, a length of two bytes, a union branch
+_ID: Final = ID_BYTES_MAX + 4  # its bytes, a length of two, a union branch, the @ of ids we make
 _SHA256: Final = 67
 
-#: seq, time, size; parent; actor; two flags; answers; what stands for an elided body.
-MESSAGE_OVERHEAD_BYTES: Final = (
-    3 * _NUMBER + 2 * _ID + 2 + (ANSWERS_MAX * _NUMBER + 3) + (_NUMBER + _SHA256 + 1)
-)
+#: seq, time, size; parent; actor; flags; answers; what stands for an elided body.
+MESSAGE_OVERHEAD_BYTES: Final = 4 * _NUMBER + 2 * _ID + 6 + ANSWERS_MAX * _NUMBER + _SHA256
 #: A body without content: message and parent id, role, empty content, nine nulls.
 MESSAGE_STUB_BYTES: Final = 2 * _ID + ROLE_BYTES_MAX + 1 + 10
 #: A row without arguments, summary and error text: five ids, effect, code, digest, flags, 16 numbers.
@@ -115,8 +113,7 @@ STATE_RECORD_WORST_BYTES: Final = (
     + SYSTEM_BYTES_MAX
     + SYSTEM_MESSAGES_MAX * MESSAGE_OVERHEAD_BYTES
     + BRANCH_BYTES_MAX
-    + BRANCH_MESSAGES_MAX
-    * (MESSAGE_OVERHEAD_BYTES + 2 * _ID + _NUMBER + 2)  # each may be a leaf: a Branch entry
+    + BRANCH_MESSAGES_MAX * (MESSAGE_OVERHEAD_BYTES + 2 * _ID + _NUMBER + 2)  # each may be a leaf
     + (TRUNKS_MAX + ALIASES_MAX) * (2 * _ID + 4 * _NUMBER)
     + SUMMARY_BYTES_MAX
     + _ID

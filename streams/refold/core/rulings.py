@@ -31,7 +31,7 @@ class Accepted:
 
 
 class Duplicate:
-    """The event says what is already so. ``of_seq`` is the seq it repeats, 0 when that can no longer be told."""
+    """The event says what is already so. ``of_seq``: the seq it repeats, 0 when it cannot be told."""
 
     __slots__ = ("of_seq",)
 
@@ -49,7 +49,7 @@ class Duplicate:
 
 
 class Rejected:
-    """The event is refused. ``code`` is closed (:mod:`refold.core.codes`); ``reason`` holds no payload text."""
+    """The event is refused. ``code`` is one of :mod:`refold.core.codes`; ``reason`` holds no payload text."""
 
     __slots__ = ("code", "reason")
 

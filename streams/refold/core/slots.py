@@ -1,4 +1,4 @@
-"""Which partition a session belongs to: key -> slot -> partition. Wire contract (docs/internals/architecture.md).
+"""Which partition a session belongs to: key -> slot -> partition. Wire contract.
 
 ``slot = (murmur2(key) & 0x7fffffff) mod slots`` and ``partition = map[slot]``. The first map is
 ``slot mod partitions``; because the slot count is a multiple of the partition count this equals
@@ -15,8 +15,8 @@ from refold.errors import ConfigError, InvalidRecord
 #: tenant/session in UTF-8. Two ids of 255 bytes and the slash are 511.
 KEY_BYTES_MAX: Final = 512
 
-#: 20 160 = 2^6 * 3^2 * 5 * 7: divided by 4, 6, 8, 12, 16, 24, 32, 48, 64, 96 …, so partition counts people use
-#: can grow into each other without changing a slot.
+#: 20 160 = 2^6 * 3^2 * 5 * 7: divided by 4, 6, 8, 12, 16, 24, 32, 48, 64, 96 …, so the partition counts
+#: people use can grow into each other without changing a slot.
 SLOTS: Final = 20_160
 
 #: Where 20 160 does not divide, the smallest multiple not below this: at most 1/16384 of the keys per slot.
@@ -45,7 +45,7 @@ def murmur2(data: bytes) -> int:
 
 
 def slots_for(partitions: int) -> int:
-    """The slot count of topics created with ``partitions`` partitions. Raises ConfigError outside 1 … 100 000."""
+    """The slot count of topics with ``partitions`` partitions. Raises ConfigError outside 1 … 100 000."""
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise ConfigError(f"{partitions} partitions: refold needs between 1 and {PARTITIONS_MAX}")
     if SLOTS % partitions == 0:
@@ -78,7 +78,7 @@ class SlotMap:
 
 
 def split_key(key: bytes | None) -> tuple[str, str]:
-    """``(tenant, session)`` of a record key. The session may hold slashes. Raises InvalidRecord ``bad_key``."""
+    """``(tenant, session)`` of a key. The session may hold slashes. Raises InvalidRecord ``bad_key``."""
     if not key:
         raise InvalidRecord("bad_key", "the record has no key; it must be tenant/session")
     if len(key) > KEY_BYTES_MAX:

@@ -1,0 +1,222 @@
+"""The context window: which messages are raw, which the summary range covers, and where it may be cut.
+
+Labels (docs/concepts/session.md):
+
+W1  Every message of the active path is in exactly one place: pinned in ``system``, in ``recent``, or in the
+    range that ends at ``through`` (with ``summary`` standing for the part it covers). ``uncovered`` counts
+    those of the range that no active summary covers.
+W2  ``recent`` never begins inside a group: no result without the message that asked for it. A result belongs
+    to its call's place, so one that comes after its call was trimmed goes straight into the range.
+W3  Cuts are at turn borders while there is one; the last turn stays whole and is reported (``overflow``).
+    Only above the hard limits is a turn cut inside, between groups; a group that alone is above the hard
+    byte limit keeps its messages without their content, and above the hard count it leaves as a whole.
+W4  With ``hold_for_summary`` or an active summary, messages leave only when a summary covers them, up to the
+    hard limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from zlib import crc32
+
+from refold.core.dedup import ring_add
+from refold.core.events import MessageAppended
+from refold.core.limits import (
+    DEDUP_MESSAGE_IDS_MAX,
+    MESSAGE_INLINE_BYTES_MAX,
+    TRAIL_MAX,
+    WINDOW_BYTES_MAX,
+    WINDOW_MESSAGES_MAX,
+)
+from refold.core.session import Message, Session
+
+
+def make_message(seq: int, time_ms: int, parent: str, event: MessageAppended, actor: str | None) -> Message:
+    """A message value; a body above the inline limit is elided at once."""
+    body = event.body
+    size = len(body)
+    role = event.role
+    message = Message(
+        event.message_id, seq, time_ms, role, parent, body, size, role == "user" and not event.results, actor
+    )
+    if size > MESSAGE_INLINE_BYTES_MAX:
+        elide(message)
+    return message
+
+
+def elide(message: Message) -> None:
+    """Drop the content; length and digest remain."""
+    body = message.body
+    if body is None:
+        return
+    message.sha256 = sha256(body).hexdigest()
+    message.length = len(body)
+    message.body = None
+    message.size = stub_size(message)
+    message.enc = None
+
+
+def stub_size(message: Message) -> int:
+    """Bytes of a body without content, exactly: id and role with their lengths, eleven empty fields."""
+    id_bytes = len(message.id.encode())
+    return (2 if id_bytes > 63 else 1) + id_bytes + 1 + len(message.role.encode()) + 11
+
+
+def same_content(message: Message, body: bytes) -> bool:
+    kept = message.body
+    if kept is not None:
+        return kept == body
+    return message.length == len(body) and message.sha256 == sha256(body).hexdigest()
+
+
+def content_of(message: Message) -> bytes:
+    """The four bytes by which a message that left the state is recognised."""
+    body = message.body
+    if body is None:
+        return bytes.fromhex(message.sha256[:8])
+    return crc32(body).to_bytes(4, "little")
+
+
+def content_candidates(body: bytes) -> tuple[bytes, bytes]:
+    """Both forms :func:`content_of` may have used for this body: it depends on whether it was elided."""
+    return crc32(body).to_bytes(4, "little"), sha256(body).digest()[:4]
+
+
+def append_recent(session: Session, message: Message) -> None:
+    session.recent.append(message)
+    session.recent_bytes += message.size
+    session.held[message.id] = message
+    session.head = message.id
+
+
+def trim(session: Session) -> None:
+    """Bring ``recent`` within its bounds. Cheap when it is."""
+    hold = session.hold_for_summary or session.summary_active
+    count_max = WINDOW_MESSAGES_MAX if hold else session.window_messages
+    bytes_max = WINDOW_BYTES_MAX if hold else session.window_bytes
+    recent = session.recent
+    while len(recent) > count_max or session.recent_bytes > bytes_max:
+        cut = find_cut(recent, at_turns=True)
+        if not cut:
+            break
+        drop_prefix(session, cut)
+    while len(recent) > WINDOW_MESSAGES_MAX or session.recent_bytes > WINDOW_BYTES_MAX:
+        cut = find_cut(recent, at_turns=False)
+        if cut:
+            drop_prefix(session, cut)
+        elif len(recent) > WINDOW_MESSAGES_MAX:
+            _drop_group(session)
+        else:
+            _elide_oldest(session)
+
+
+def find_cut(recent: list[Message], *, at_turns: bool) -> int:
+    """The first position after the start where the path may be cut; 0 when there is none."""
+    for cut in range(1, len(recent)):
+        if at_turns and not recent[cut].turn_start:
+            continue
+        if is_legal_cut(recent, cut):
+            return cut
+    return 0
+
+
+def is_legal_cut(recent: list[Message], cut: int) -> bool:
+    """W2: nothing from ``cut`` on answers a call before it."""
+    before: set[int] | None = None
+    for message in recent[cut:]:
+        if message.answers:
+            if before is None:
+                before = {m.seq for m in recent[:cut]}
+            for seq in message.answers:
+                if seq in before:
+                    return False
+    return True
+
+
+def drop_prefix(session: Session, cut: int) -> None:
+    """The first ``cut`` messages of ``recent`` enter the range."""
+    dropped = session.recent[:cut]
+    del session.recent[:cut]
+    session.through = dropped[-1].seq
+    session.trunk_id = dropped[-1].id
+    session.uncovered += cut
+    trail = session.trail
+    trail.extend([m.seq for m in dropped])
+    if len(trail) > TRAIL_MAX:
+        del trail[:-TRAIL_MAX]
+    forget_messages(session, dropped)
+    for message in dropped:
+        session.recent_bytes -= message.size
+    if session.branch_messages:
+        # Where a branch leaves the active path may no longer be held.
+        session.enc_rest = None
+
+
+def forget_messages(session: Session, messages: Iterable[Message]) -> None:
+    """They are no longer held; their ids are remembered for a while (U4)."""
+    held = session.held
+    ring = session.message_ids
+    for message in messages:
+        held.pop(message.id, None)
+        ring = ring_add(ring, message.id, content_of(message), message.seq, DEDUP_MESSAGE_IDS_MAX)
+    session.message_ids = ring
+
+
+def _drop_group(session: Session) -> None:
+    """The first message, what answers it, and what those answers also answer, leave together (W3).
+
+    Only reached when more than WINDOW_MESSAGES_MAX messages hang together by overlapping calls.
+    """
+    recent = session.recent
+    group = {recent[0].seq}
+    grew = True
+    while grew:
+        grew = False
+        for message in recent:
+            if message.answers and not group.isdisjoint(message.answers):
+                for seq in (message.seq, *message.answers):
+                    if seq not in group:
+                        group.add(seq)
+                        grew = True
+    dropped = [m for m in recent if m.seq in group]
+    kept = [m for m in recent if m.seq not in group]
+    _reparent(recent, group)
+    first = dropped[0]
+    session.recent[:] = kept
+    session.through = first.seq
+    session.trunk_id = first.id
+    if kept:
+        kept[0].parent = first.id
+        kept[0].enc = None
+    session.head = kept[-1].id if kept else first.id
+    session.uncovered += len(dropped)
+    session.trail.append(first.seq)
+    del session.trail[:-TRAIL_MAX]
+    forget_messages(session, dropped)
+    session.recent_bytes = sum(m.size for m in kept)
+
+
+def _reparent(recent: list[Message], gone: set[int]) -> None:
+    """Messages that stay follow the last one before them that stays."""
+    last = ""
+    for message in recent:
+        if message.seq in gone:
+            continue
+        if last and message.parent != last:
+            message.parent = last
+            message.enc = None
+        last = message.id
+
+
+def _elide_oldest(session: Session) -> None:
+    """One message, the oldest with content to drop, loses it (W3)."""
+    for message in session.recent:
+        if message.body is not None and message.size > stub_size(message):
+            session.recent_bytes -= message.size
+            elide(message)
+            session.recent_bytes += message.size
+            return
+    # Not reachable: WINDOW_MESSAGES_MAX stubs of at most 310 bytes are below WINDOW_BYTES_MAX. If the
+    # limits are ever set so that it is, leaving is better than an endless loop.
+    drop_prefix(session, 1)
