@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: No record and no end of a partition for this long: the cluster has stopped answering.
 SILENCE_SECONDS_MAX: Final = 20.0
-METADATA_SECONDS_MAX: Final = 8.0
+METADATA_SECONDS_MAX: Final = 6.0
 #: Records handed over per call; each is at most 1.1 MB, so this bounds memory at about 70 MB in the worst
 #: case.
 BATCH: Final = 64

