@@ -1,9 +1,9 @@
 """Anthropic messages <-> message bodies, lossless both ways.
 
-Works for a request's message (``role``, ``content``) and for a response (``id``, ``model``, ``stop_reason``,
-``usage``, …). A response's own keys stay in ``extra`` as they are *and* fill the body's typed fields, which are
-what readers look at. A user message with a tool result gets role ``tool``: the window must never cut between a
-call and its results, and that rule goes by role.
+Works for a request's message (``role``, ``content``) and for a response (``id``, ``model``,
+``stop_reason``, ``usage``, …). A response's own keys stay in ``extra`` as they are *and* fill the body's
+typed fields, which are what readers look at. A user message with a tool result gets role ``tool``: the
+window must never cut between a call and its results, and that rule goes by role.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ def _typed(rest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usage_of(usage: Any) -> dict[str, int] | None:
-    """Typed usage of a response. Anthropic counts cached input beside ``input_tokens``; refold's input has all."""
+    """Typed usage of a response.
+
+    Anthropic counts cached input beside ``input_tokens``; refold's input has all.
+    """
     if not isinstance(usage, dict):
         return None
 

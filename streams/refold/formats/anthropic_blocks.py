@@ -1,8 +1,8 @@
 """Anthropic content blocks <-> refold parts.
 
 One block is one part, except that a text block's citations become citation parts right after it. Blocks of
-tools the provider runs itself (``server_tool_use``, ``mcp_tool_use`` and their ``*_tool_result``) become provider
-calls and results. Signatures and encrypted or redacted content are kept as the strings they are.
+tools the provider runs itself (``server_tool_use``, ``mcp_tool_use`` and their ``*_tool_result``) become
+provider calls and results. Signatures and encrypted or redacted content are kept as the strings they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from refold.formats.extra import Hints, checked, pack, plain, put, raw_of, take, take_int, unpack
 from refold.formats.jsonio import dumps, dumps_text, loads, same
-from refold.formats.parts import Part, decode_base64, encode_base64, generic, part, text, tool_call, tool_result
+from refold.formats.parts import (
+    Part,
+    decode_base64,
+    encode_base64,
+    generic,
+    part,
+    text,
+    tool_call,
+    tool_result,
+)
 
 #: Ranges of the kinds of citation: (start, end) keys.
 _RANGES: Final = {
@@ -68,7 +77,7 @@ def _rest(block: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in block.items() if key != "type"}
 
 
-# ---- text and citations ----------------------------------------------------------------------------------------
+# ---- text and citations --------------------------------------------------------------------------------
 
 
 def _text_in(block: dict[str, Any]) -> list[Part]:
@@ -132,7 +141,7 @@ def _citation_out(item: Part) -> Any:
     return {**made, **rest}
 
 
-# ---- reasoning -------------------------------------------------------------------------------------------------
+# ---- reasoning -----------------------------------------------------------------------------------------
 
 
 def _thinking_in(block: dict[str, Any]) -> Part | None:
@@ -146,7 +155,11 @@ def _thinking_in(block: dict[str, Any]) -> Part | None:
 def _redacted_in(block: dict[str, Any]) -> Part | None:
     rest = _rest(block)
     data = take(rest, "data", str)
-    return None if data is None else part("reasoning", None, {"encrypted": data, "redacted": True, "extra": pack(rest)})
+    return (
+        None
+        if data is None
+        else part("reasoning", None, {"encrypted": data, "redacted": True, "extra": pack(rest)})
+    )
 
 
 def _reasoning_out(item: Part) -> dict[str, Any]:
@@ -158,7 +171,7 @@ def _reasoning_out(item: Part) -> dict[str, Any]:
     return {**made, **rest}
 
 
-# ---- calls and results -----------------------------------------------------------------------------------------
+# ---- calls and results ---------------------------------------------------------------------------------
 
 
 def _tool_use_in(block: dict[str, Any]) -> Part | None:
@@ -171,7 +184,10 @@ def _tool_use_in(block: dict[str, Any]) -> Part | None:
 
 
 def _input_in(rest: dict[str, Any], hints: Hints) -> str:
-    """The raw argument text. Anthropic sends a value; a string (partial JSON cut short) is raw text already."""
+    """The raw argument text.
+
+    Anthropic sends a value; a string (partial JSON cut short) is raw text already.
+    """
     value = rest.pop("input")
     if isinstance(value, str):
         hints["input"] = "text"
@@ -219,7 +235,10 @@ def _tool_result_out(item: Part) -> dict[str, Any]:
 
 
 def content_in(rest: dict[str, Any], hints: Hints) -> list[Part]:
-    """The parts of a ``content`` that may be a string, a list of blocks, or absent; other values stay in ``rest``."""
+    """The parts of a ``content`` that may be a string, a list of blocks, or absent.
+
+    Other values stay in ``rest``.
+    """
     value = rest.get("content")
     if "content" not in rest:
         form, parts = "absent", []
@@ -258,7 +277,12 @@ def _provider_call_in(block: dict[str, Any]) -> Part | None:
     hints: Hints = {"type": block["type"]}
     call_id = take(rest, "id", str)
     raw = _input_in(rest, hints)
-    fields = {"call_id": call_id, "name": name, "arguments": raw, "arguments_valid": hints.get("input") is None}
+    fields = {
+        "call_id": call_id,
+        "name": name,
+        "arguments": raw,
+        "arguments_valid": hints.get("input") is None,
+    }
     return part("provider_tool_call", None, {**fields, "extra": pack(rest, hints)})
 
 
@@ -303,7 +327,7 @@ def _provider_result_out(item: Part) -> dict[str, Any]:
     return {**made, **rest}
 
 
-# ---- media -----------------------------------------------------------------------------------------------------
+# ---- media ---------------------------------------------------------------------------------------------
 
 
 def _media_in(block: dict[str, Any]) -> Part | None:

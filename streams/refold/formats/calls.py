@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-#: Open anonymous calls remembered per conversation; a source that leaves more unanswered pairs the newest ones.
+#: Open anonymous calls remembered per conversation; a source that leaves more unanswered pairs the newest
+#: ones.
 OPEN_CALLS_MAX: Final = 1024
 
 

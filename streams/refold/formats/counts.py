@@ -1,9 +1,9 @@
 """Counting what was imported, from the events alone.
 
-Conventions: a conversation is a session; a message is a ``MessageAppended``, except that messages sharing a source
-message (ToolTalk's three for one turn) count once; calls are ``tool_call`` parts. Results are ``tool_result`` parts,
-except in LLaMA-Factory's chats, where one tool message lists several results and the message is what the source
-counts (``result_parts`` has the parts of both).
+Conventions: a conversation is a session; a message is a ``MessageAppended``, except that messages sharing a
+source message (ToolTalk's three for one turn) count once; calls are ``tool_call`` parts. Results are
+``tool_result`` parts, except in LLaMA-Factory's chats, where one tool message lists several results and the
+message is what the source counts (``result_parts`` has the parts of both).
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """``extra``: what a provider's object says beyond refold's own fields, and how it said it.
 
-``extra`` is a JSON object (bytes). Its keys are the provider's own keys that refold has no field for, values
-untouched: signatures, encrypted content, ids, options. One key is refold's: ``$refold`` holds *hints*, the
-choices of form that a rendering would otherwise have to guess (content was a list of one text, the call had no
-id). A hint is written only where the form differs from the mapper's default, so most objects have none.
+``extra`` is a JSON object (bytes). Its keys are the provider's own keys that refold has no field for,
+values untouched: signatures, encrypted content, ids, options. One key is refold's: ``$refold`` holds
+*hints*, the choices of form that a rendering would otherwise have to guess (content was a list of one text,
+the call had no id). A hint is written only where the form differs from the mapper's default, so most
+objects have none.
 
-Every mapper checks itself: it renders what it has just parsed and compares value by value. Where the two differ
-the whole source object is kept under the hint ``raw`` and rendering gives that back. Lossless is therefore not a
-property of the mapping tables but of this module; the tables only decide how much a reader can see.
+Every mapper checks itself: it renders what it has just parsed and compares value by value. Where the two
+differ the whole source object is kept under the hint ``raw`` and rendering gives that back. Lossless is
+therefore not a property of the mapping tables but of this module; the tables only decide how much a reader
+can see.
 """
 
 from __future__ import annotations
@@ -58,12 +60,18 @@ def rest_of(item: Part) -> dict[str, Any]:
 
 
 def plain(item: Part) -> bool:
-    """True for a text part that says nothing but its text: the one that providers let us write as a string."""
+    """True for a text part that says nothing but its text.
+
+    The one that providers let us write as a string.
+    """
     return item.type == "text" and not item.fields.get("extra")
 
 
 def take(rest: dict[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
-    """Remove and return ``rest[key]`` if it is exactly of ``kind`` (a bool is no int); otherwise leave it there."""
+    """Remove and return ``rest[key]`` if it is exactly of ``kind`` (a bool is no int).
+
+    Otherwise leave it there.
+    """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return rest.pop(key) if key in rest and type(rest[key]) in kinds else None
 
@@ -78,7 +86,10 @@ def take_int(rest: dict[str, Any], key: str, *, bits: int = 64) -> int | None:
 
 
 def put(made: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``key`` unless there is nothing to set: an absent field and a null one are told apart by ``rest``."""
+    """Set ``key`` unless there is nothing to set.
+
+    An absent field and a null one are told apart by ``rest``.
+    """
     if value is not None:
         made[key] = value
 

@@ -2,7 +2,8 @@
 
 What a source file says must be what its export says, so reading refuses what cannot be given back:
 
-- ``NaN``, ``Infinity`` and numbers too large for a double (they would come back as something else or not at all),
+- ``NaN``, ``Infinity`` and numbers too large for a double (they would come back as something else or not at
+  all),
 - an object that names a key twice (every reader keeps another one),
 - a lone surrogate (no UTF-8 exists for it; Avro, orjson and Kafka clients refuse it far from the cause).
 
@@ -43,7 +44,9 @@ def _float(text: str) -> float:
 def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise InvalidRecord("bad_json", "an object names the same key twice; only one of the values could be kept")
+        raise InvalidRecord(
+            "bad_json", "an object names the same key twice; only one of the values could be kept"
+        )
     return made
 
 
@@ -56,8 +59,8 @@ def loads(text: str | bytes, *, where: str = "the value") -> JSON:
     if _needs_a_look(text) and has_lone_surrogate(value):
         raise InvalidRecord(
             "lone_surrogate",
-            f"{where} has a lone surrogate (half of a character, such as \\ud83d alone): no UTF-8 exists for it. "
-            "Repair the source, or import with --replace-surrogates to put U+FFFD in its place",
+            f"{where} has a lone surrogate (half of a character, such as \\ud83d alone): no UTF-8 exists "
+            "for it. Repair the source, or import with --replace-surrogates to put U+FFFD in its place",
         )
     return value
 
@@ -76,7 +79,9 @@ def _parse(text: str | bytes, where: str) -> JSON:
     except InvalidRecord as error:
         raise InvalidRecord(error.code, f"{where}: {error.reason}") from None
     except UnicodeDecodeError as error:
-        raise InvalidRecord("bad_utf8", f"{where} is not UTF-8 (byte {error.start}): {error.reason}") from None
+        raise InvalidRecord(
+            "bad_utf8", f"{where} is not UTF-8 (byte {error.start}): {error.reason}"
+        ) from None
     except RecursionError:
         raise InvalidRecord("bad_json", f"{where} is nested too deeply to be read") from None
     except ValueError as error:
@@ -94,11 +99,16 @@ def _needs_a_look(text: str | bytes) -> bool:
 
 
 def dumps(value: JSON) -> bytes:
-    """Compact UTF-8 JSON, key order kept. Raises :class:`InvalidRecord` for what JSON or UTF-8 cannot hold."""
+    """Compact UTF-8 JSON, key order kept.
+
+    Raises :class:`InvalidRecord` for what JSON or UTF-8 cannot hold.
+    """
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidRecord("lone_surrogate", "a string has a lone surrogate, for which no UTF-8 exists") from None
+        raise InvalidRecord(
+            "lone_surrogate", "a string has a lone surrogate, for which no UTF-8 exists"
+        ) from None
     except RecursionError:
         raise InvalidRecord("bad_json", "a value is nested too deeply to be written") from None
     except (TypeError, ValueError) as error:
@@ -128,7 +138,10 @@ def _strings(value: JSON) -> Iterable[str]:
 
 
 def replace_lone_surrogates(value: JSON) -> tuple[JSON, int]:
-    """A copy with U+FFFD for each lone surrogate, and how many there were. Pairs were joined by the parser."""
+    """A copy with U+FFFD for each lone surrogate, and how many there were.
+
+    Pairs were joined by the parser.
+    """
     if isinstance(value, str):
         return _LONE_SURROGATE.subn(REPLACEMENT, value)
     if isinstance(value, list):
@@ -142,13 +155,18 @@ def replace_lone_surrogates(value: JSON) -> tuple[JSON, int]:
             made[new_key], in_item = replace_lone_surrogates(item)
             total += in_key + in_item
         if len(made) != len(value):
-            raise InvalidRecord("lone_surrogate", "two keys of one object become equal once their surrogates are replaced")
+            raise InvalidRecord(
+                "lone_surrogate", "two keys of one object become equal once their surrogates are replaced"
+            )
         return made, total
     return value, 0
 
 
 def same(left: JSON, right: JSON) -> bool:
-    """Equality value by value: type-exact (1 is not 1.0 is not true), key order irrelevant, -0.0 is not 0.0."""
+    """Equality value by value.
+
+    Type-exact (1 is not 1.0 is not true), key order irrelevant, -0.0 is not 0.0.
+    """
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -156,7 +174,7 @@ def same(left: JSON, right: JSON) -> bool:
     if isinstance(left, list):
         return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
     if isinstance(left, float):
-        return left.hex() == right.hex()
+        return left.hex() == float(right).hex()
     return bool(left == right)
 
 

@@ -1,9 +1,9 @@
 """OpenAI chat completions messages <-> message bodies, lossless both ways.
 
 A message's parts are listed in one order whatever their place in the source: reasoning, content, refusal,
-audio, annotations, tool calls, then the legacy function call. A tool message becomes one ``tool_result`` part.
-Anything refold has no field for stays in ``extra`` by its own key (``refusal: null``, ``tool_calls: []``,
-``provider_specific_fields``, …), so null, absent and empty stay three different things.
+audio, annotations, tool calls, then the legacy function call. A tool message becomes one ``tool_result``
+part. Anything refold has no field for stays in ``extra`` by its own key (``refusal: null``, ``tool_calls:
+[]``, ``provider_specific_fields``, …), so null, absent and empty stay three different things.
 """
 
 from __future__ import annotations
@@ -14,17 +14,32 @@ from typing import Any, Final
 from refold.errors import InvalidRecord
 from refold.formats.body import Body, message_body
 from refold.formats.calls import CallNames
-from refold.formats.extra import RAW, Hints, checked, hints_of, pack, plain, put, raw_of, take, take_int, unpack
+from refold.formats.extra import (
+    RAW,
+    Hints,
+    checked,
+    hints_of,
+    pack,
+    plain,
+    put,
+    raw_of,
+    take,
+    take_int,
+    unpack,
+)
 from refold.formats.jsonio import dumps_text, loads, same
 from refold.formats.openai_parts import AT, CONTENT, annotation_in, annotation_out, part_in, part_out
 from refold.formats.parts import Part, decode_base64, encode_base64, part, text, tool_call, tool_result
 
 FORMAT: Final = "openai"
-#: Keys under which OpenAI-compatible servers send the model's reasoning as text, the first one being the default.
+#: Keys under which OpenAI-compatible servers send the model's reasoning as text, the first one being the
+#: default.
 REASONING_KEYS: Final = ("reasoning_content", "reasoning")
 
 
-def message_in(message: Mapping[str, Any], *, message_id: str, calls: CallNames | None = None, **fields: Any) -> Body:
+def message_in(
+    message: Mapping[str, Any], *, message_id: str, calls: CallNames | None = None, **fields: Any
+) -> Body:
     """A body for one chat message. ``calls`` names calls without an id across a conversation.
 
     Raises :class:`InvalidRecord` (``bad_message``) when there is no role.
@@ -66,7 +81,7 @@ def message_out(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, **rest}
 
 
-# ---- content ---------------------------------------------------------------------------------------------------
+# ---- content -------------------------------------------------------------------------------------------
 
 
 def _content_in(rest: dict[str, Any], hints: Hints, names: CallNames) -> list[Part]:
@@ -74,7 +89,9 @@ def _content_in(rest: dict[str, Any], hints: Hints, names: CallNames) -> list[Pa
     for key in REASONING_KEYS:
         said = take(rest, key, str)
         if said is not None:
-            parts.append(part("reasoning", said, {"extra": pack({}, {"key": key} if key != REASONING_KEYS[0] else {})}))
+            parts.append(
+                part("reasoning", said, {"extra": pack({}, {"key": key} if key != REASONING_KEYS[0] else {})})
+            )
     content = _items_in(rest, hints)
     return [*parts, *content, *_tail_in(rest, names)]
 
@@ -82,6 +99,7 @@ def _content_in(rest: dict[str, Any], hints: Hints, names: CallNames) -> list[Pa
 def _items_in(rest: dict[str, Any], hints: Hints) -> list[Part]:
     """The parts of ``content``; a value of no known form stays in ``rest``."""
     value = rest.get("content")
+    parts: list[Part]
     if "content" not in rest:
         form, parts = "absent", []
     elif value is None:
@@ -99,7 +117,10 @@ def _items_in(rest: dict[str, Any], hints: Hints) -> list[Part]:
 
 
 def default_form(content: list[Part]) -> str:
-    """How content is written unless a hint says otherwise: nothing is null, one bare text a string, else a list."""
+    """How content is written unless a hint says otherwise.
+
+    Nothing is null, one bare text a string, else a list.
+    """
     if not content:
         return "null"
     return "string" if len(content) == 1 and plain(content[0]) else "list"
@@ -176,7 +197,7 @@ def _answer_audio_out(item: Part) -> dict[str, Any]:
     return {**made, **rest}
 
 
-# ---- calls -----------------------------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------------------
 
 
 def call_in(call: Mapping[str, Any], names: CallNames) -> Part:
@@ -228,7 +249,7 @@ def call_out(item: Part) -> dict[str, Any]:
     if isinstance(raw, dict):
         return raw
     rest, hints = unpack(item.fields.get("extra"))
-    kind = hints["type"] if "type" in hints else "function"
+    kind = hints.get("type", "function")
     custom = kind == "custom" and not hints.get("flat")
     place = "custom" if custom else "function"
     made: dict[str, Any] = {}
@@ -270,7 +291,7 @@ def _legacy_out(item: Part) -> dict[str, Any]:
     return {**made, **rest}
 
 
-# ---- results ---------------------------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------------
 
 
 def _result_in(rest: dict[str, Any], hints: Hints, names: CallNames) -> Part:
@@ -296,4 +317,3 @@ def _result_out(made: dict[str, Any], item: Part, hints: Hints) -> None:
     elif hints.get("id") != "absent":
         made["tool_call_id"] = item.fields["call_id"]
     write_content(made, item.fields.get("content", []), hints)
-

@@ -86,7 +86,9 @@ def _audio_in(item: dict[str, Any]) -> Part | None:
     raw = decode_base64(inner["data"]) if isinstance(inner.get("data"), str) else None
     if raw is not None:
         del inner["data"]
-    return part("audio", None, {"format": encoding, "data": raw, "extra": _pack_inner(rest, "input_audio", inner)})
+    return part(
+        "audio", None, {"format": encoding, "data": raw, "extra": _pack_inner(rest, "input_audio", inner)}
+    )
 
 
 def _audio_out(item: Part) -> dict[str, Any]:
@@ -101,7 +103,10 @@ def _file_in(item: dict[str, Any]) -> Part | None:
     rest, inner = _inner(item, "file")
     if inner is None:
         return None
-    fields: dict[str, Any] = {"file_id": take(inner, "file_id", str), "filename": take(inner, "filename", str)}
+    fields: dict[str, Any] = {
+        "file_id": take(inner, "file_id", str),
+        "filename": take(inner, "filename", str),
+    }
     if isinstance(inner.get("file_data"), str):
         decoded = _data_url_in(inner["file_data"])
         if "data" in decoded:
@@ -139,7 +144,9 @@ def data_url_out(item: Part) -> str | None:
     """The address of a part's content, as a data URL where refold holds the bytes."""
     data = item.fields.get("data")
     if data is not None:
-        return f"data:{item.fields.get('media_type') or 'application/octet-stream'};base64,{encode_base64(data)}"
+        return (
+            f"data:{item.fields.get('media_type') or 'application/octet-stream'};base64,{encode_base64(data)}"
+        )
     url = item.fields.get("url")
     return url if isinstance(url, str) else None
 

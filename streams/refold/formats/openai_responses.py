@@ -1,8 +1,9 @@
 """OpenAI Responses API items (the ``input`` and ``output`` lists) <-> message bodies, one body per item.
 
-message, function_call(_output), custom_tool_call(_output), reasoning and compaction have a meaning of their own;
-items of tools the provider runs (``web_search_call``, ``code_interpreter_call``, ``mcp_call``, …) become a provider call
-whose extra keeps every key; any other item is a generic part. The plain form ``{"role", "content"}`` is read too.
+message, function_call(_output), custom_tool_call(_output), reasoning and compaction have a meaning of their
+own; items of tools the provider runs (``web_search_call``, ``code_interpreter_call``, ``mcp_call``, …)
+become a provider call whose extra keeps every key; any other item is a generic part. The plain form
+``{"role", "content"}`` is read too.
 """
 
 from __future__ import annotations
@@ -43,7 +44,13 @@ def item_in(item: Mapping[str, Any], *, message_id: str, **fields: Any) -> Body:
     elif kind == "reasoning":
         content = [_reasoning_in(rest)]
     elif kind == "compaction":
-        content = [part("compaction", None, {"id": take(rest, "id", str), "encrypted": take(rest, "encrypted_content", str)})]
+        content = [
+            part(
+                "compaction",
+                None,
+                {"id": take(rest, "id", str), "encrypted": take(rest, "encrypted_content", str)},
+            )
+        ]
     elif isinstance(kind, str) and kind.endswith("_call"):
         content = [_provider_call(rest, kind)]
     if content is None:
@@ -128,11 +135,27 @@ def _piece_in(item: Any, role: str) -> Part:
     elif kind == "refusal" and isinstance(item.get("refusal"), str):
         made = part("refusal", rest.pop("refusal"), {"extra": pack(rest)})
     elif kind == "input_image":
-        made = part("image", None, {"url": take(rest, "image_url", str), "file_id": take(rest, "file_id", str),
-                                    "detail": take(rest, "detail", str), "extra": pack(rest)})
+        made = part(
+            "image",
+            None,
+            {
+                "url": take(rest, "image_url", str),
+                "file_id": take(rest, "file_id", str),
+                "detail": take(rest, "detail", str),
+                "extra": pack(rest),
+            },
+        )
     elif kind == "input_file":
-        made = part("file", None, {"url": take(rest, "file_url", str), "file_id": take(rest, "file_id", str),
-                                   "filename": take(rest, "filename", str), "extra": pack(rest)})
+        made = part(
+            "file",
+            None,
+            {
+                "url": take(rest, "file_url", str),
+                "file_id": take(rest, "file_id", str),
+                "filename": take(rest, "filename", str),
+                "extra": pack(rest),
+            },
+        )
     else:
         return generic(kind, item)
     return checked(item, made, lambda one: _piece_out(one, role))
@@ -195,7 +218,12 @@ def _reasoning_in(rest: dict[str, Any]) -> Part:
 
 
 def _bare(item: Any, kind: str) -> bool:
-    return isinstance(item, dict) and item.keys() == {"type", "text"} and item["type"] == kind and isinstance(item["text"], str)
+    return (
+        isinstance(item, dict)
+        and item.keys() == {"type", "text"}
+        and item["type"] == kind
+        and isinstance(item["text"], str)
+    )
 
 
 def _reasoning_out(made: dict[str, Any], item: Part) -> None:

@@ -1,9 +1,9 @@
 """OpenTelemetry GenAI messages (``gen_ai.input.messages``, ``gen_ai.output.messages``) <-> message bodies.
 
-Parts follow the published JSON schema (text, tool_call, tool_call_response, server_tool_call and its response,
-reasoning, blob, file, uri, compaction; any other ``type`` is generic, every part may have more keys). The schema
-requires ``response`` on a tool's answer while the attribute pages show ``result``: both are read, ``response`` is
-written, and a source's ``result`` comes back as ``result``.
+Parts follow the published JSON schema (text, tool_call, tool_call_response, server_tool_call and its
+response, reasoning, blob, file, uri, compaction; any other ``type`` is generic, every part may have more
+keys). The schema requires ``response`` on a tool's answer while the attribute pages show ``result``: both
+are read, ``response`` is written, and a source's ``result`` comes back as ``result``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,33 @@ from refold.errors import InvalidRecord
 from refold.formats.body import Body, message_body
 from refold.formats.extra import RAW, Hints, checked, pack, plain, put, raw_of, take, unpack
 from refold.formats.jsonio import dumps, dumps_text, loads, same
-from refold.formats.parts import Part, decode_base64, encode_base64, generic, part, text, tool_call, tool_result
+from refold.formats.parts import (
+    Part,
+    decode_base64,
+    encode_base64,
+    generic,
+    part,
+    text,
+    tool_call,
+    tool_result,
+)
 
 FORMAT: Final = "otel"
 _BLOB_KINDS: Final = {"image": "image", "audio": "audio"}
 
 
 def message_in(message: Mapping[str, Any], *, message_id: str, **fields: Any) -> Body:
-    """A body for one message. Raises :class:`InvalidRecord` (``bad_message``) when role or parts are missing."""
+    """A body for one message.
+
+    Raises :class:`InvalidRecord` (``bad_message``) when role or parts are missing.
+    """
     rest = dict(message)
     role = take(rest, "role", str)
     parts = rest.pop("parts", None)
     if role is None or not isinstance(parts, list):
-        raise InvalidRecord("bad_message", "an OpenTelemetry message needs a string 'role' and a list 'parts'")
+        raise InvalidRecord(
+            "bad_message", "an OpenTelemetry message needs a string 'role' and a list 'parts'"
+        )
     fields.setdefault("name", take(rest, "name", str))
     fields.setdefault("finish_reason", take(rest, "finish_reason", str))
     content = [part_in(item, f"refold_call_{message_id}_{at}") for at, item in enumerate(parts)]
@@ -181,7 +195,11 @@ def _server_answer_in(rest: dict[str, Any], _: str) -> Part | None:
         return None
     value = rest.pop("server_tool_call_response")
     kind = value.get("type") if isinstance(value, dict) else None
-    fields = {"call_id": take(rest, "id", str), "name": kind if isinstance(kind, str) else None, "json": dumps(value)}
+    fields = {
+        "call_id": take(rest, "id", str),
+        "name": kind if isinstance(kind, str) else None,
+        "json": dumps(value),
+    }
     return part("provider_tool_result", None, {**fields, "extra": pack(rest)})
 
 
@@ -191,7 +209,9 @@ def _server_answer_out(item: Part) -> dict[str, Any]:
     put(made, "id", item.fields.get("call_id"))
     body = item.fields.get("json")
     made["server_tool_call_response"] = (
-        loads(body) if body is not None else {"type": item.fields.get("name"), "content": parts_out(item.fields.get("content", []))}
+        loads(body)
+        if body is not None
+        else {"type": item.fields.get("name"), "content": parts_out(item.fields.get("content", []))}
     )
     return {**made, **rest}
 
@@ -205,7 +225,9 @@ def _blob_in(rest: dict[str, Any], _: str) -> Part | None:
     kind = _BLOB_KINDS.get(rest["modality"], "file") if isinstance(rest.get("modality"), str) else "file"
     if rest.get("modality") == kind:
         del rest["modality"]
-    return part(kind, None, {"media_type": take(rest, "mime_type", str), "data": data, "extra": pack(rest, hints)})
+    return part(
+        kind, None, {"media_type": take(rest, "mime_type", str), "data": data, "extra": pack(rest, hints)}
+    )
 
 
 def _media_out(item: Part) -> dict[str, Any]:
@@ -233,7 +255,11 @@ def _file_in(rest: dict[str, Any], _: str) -> Part | None:
     hints: Hints = {} if "modality" in rest else {"modality": "absent"}
     if rest.get("modality") == "document":
         del rest["modality"]
-    return part("file", None, {"file_id": file_id, "media_type": take(rest, "mime_type", str), "extra": pack(rest, hints)})
+    return part(
+        "file",
+        None,
+        {"file_id": file_id, "media_type": take(rest, "mime_type", str), "extra": pack(rest, hints)},
+    )
 
 
 def _uri_in(rest: dict[str, Any], _: str) -> Part | None:

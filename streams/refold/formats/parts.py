@@ -1,7 +1,7 @@
 """Content parts as the formats build and read them: one constructor per kind.
 
-A kind's fields and their meaning are in ``schemas/part``; :class:`refold.wire.parts.Part` carries them. Nothing
-here knows a provider.
+A kind's fields and their meaning are in ``schemas/part``; :class:`refold.wire.parts.Part` carries them.
+Nothing here knows a provider.
 """
 
 from __future__ import annotations
@@ -11,11 +11,21 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from refold.formats.jsonio import dumps_text, loads
 from refold.errors import InvalidRecord
+from refold.formats.jsonio import dumps_text, loads
 from refold.wire.parts import Part
 
-__all__ = ["Part", "decode_base64", "encode_base64", "generic", "part", "text", "tool_call", "tool_result", "valid_json"]
+__all__ = [
+    "Part",
+    "decode_base64",
+    "encode_base64",
+    "generic",
+    "part",
+    "text",
+    "tool_call",
+    "tool_result",
+    "valid_json",
+]
 
 
 def part(kind: str, body: str | None = None, fields: Mapping[str, Any] | None = None) -> Part:
@@ -44,7 +54,12 @@ def tool_call(call_id: str, name: str, arguments: str, extra: bytes | None = Non
 
 
 def tool_result(
-    call_id: str, content: Sequence[Part], *, name: str | None = None, is_error: bool = False, extra: bytes | None = None
+    call_id: str,
+    content: Sequence[Part],
+    *,
+    name: str | None = None,
+    is_error: bool = False,
+    extra: bytes | None = None,
 ) -> Part:
     return part(
         "tool_result",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,7 @@ SOURCES: Final[Mapping[str, Source]] = {source.name: source for source in _ALL}
 #: How much of a first line's shape an error shows.
 _SHAPE_DEPTH: Final = 3
 _SHAPE_KEYS: Final = 12
+_FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z_ -]{0,39}")
 
 
 def source_named(name: str) -> Source:
@@ -54,8 +56,8 @@ def source_named(name: str) -> Source:
 def detect(path: Path) -> Source:
     """The format of a file by its first values.
 
-    Raises :class:`UsageError` for an unknown one: what was expected and the first value's shape (keys and types,
-    never content). Reading errors are those of :mod:`refold.formats.sources.files`.
+    Raises :class:`UsageError` for an unknown one: what was expected and the first value's shape (keys and
+    types, never content). Reading errors are those of :mod:`refold.formats.sources.files`.
     """
     values = head(path)
     if not values:
@@ -66,7 +68,8 @@ def detect(path: Path) -> Source:
         known = "\n".join(f"  {source.name}: {source.expects}" for source in _ALL)
         raise UsageError(
             f"{path.name} is of no format refold knows. Its first value looks like:\n  {shape(values[0])}\n"
-            f"Expected one of these, plain or gzip:\n{known}\nName the format with --format if the first lines mislead."
+            f"Expected one of these, plain or gzip:\n{known}\n"
+            "Name the format with --format if the first lines mislead."
         )
     return next(source for score, source in scored if score == best)
 
@@ -80,8 +83,15 @@ def _shape(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
         if depth == 0:
             return "object"
-        shown = {str(key)[:40]: _shape(value[key], depth - 1) for key in list(value)[:_SHAPE_KEYS]}
-        return {**shown, **({"…": f"{len(value) - _SHAPE_KEYS} more keys"} if len(value) > _SHAPE_KEYS else {})}
+        # A key that does not look like a field's name may be data (an id, an e-mail address).
+        shown = {
+            key if _FIELD.fullmatch(key) else "<key>": _shape(value[key], depth - 1)
+            for key in list(value)[:_SHAPE_KEYS]
+        }
+        return {
+            **shown,
+            **({"…": f"{len(value) - _SHAPE_KEYS} more keys"} if len(value) > _SHAPE_KEYS else {}),
+        }
     if isinstance(value, list):
         return [_shape(value[0], depth - 1), f"… {len(value)} items"] if value and depth else "list"
     names = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

@@ -1,7 +1,7 @@
 """Anthropic requests as JSON Lines: ``{"messages": […], "system"?: …}``, the messages in Anthropic's shape.
 
-A top-level ``system`` becomes a system message of its own, so that the context has it; the frame keeps it too, and
-the export takes it from there.
+A top-level ``system`` becomes a system message of its own, so that the context has it; the frame keeps it
+too, and the export takes it from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from refold.formats.body import Body
 from refold.formats.calls import CallNames
 from refold.formats.sources.framed import LEAD, Framed, one_by_one
 
-_OWN_BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
+_OWN_BLOCKS: Final = frozenset(
+    {"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"}
+)
 
 
 def _message_in(message: Any, message_id: str, _: CallNames) -> list[Body]:

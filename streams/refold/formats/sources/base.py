@@ -2,11 +2,12 @@
 
 Invariants:
 
-- Event ids are a digest of (format, session, place, content): importing a file twice publishes the same ids, and
-  an event whose content changed is another event, never a silent conflict with the old one.
-- ``export(read(file))`` equals the file's values; nothing of a source is dropped, a record refold has no event for
-  is kept as ``SourceRecordKept``.
-- Sources know nothing of tenants, brokers or clocks. Without a time in the source ``event_time_ms`` is 0: unknown.
+- Event ids are a digest of (format, session, place, content): importing a file twice publishes the same
+  ids, and an event whose content changed is another event, never a silent conflict with the old one.
+- ``export(read(file))`` equals the file's values; nothing of a source is dropped, a record refold has no
+  event for is kept as ``SourceRecordKept``.
+- Sources know nothing of tenants, brokers or clocks. Without a time in the source ``event_time_ms`` is 0:
+  unknown.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from refold.formats.sources.files import Reading
 
 #: Characters of a session id made from a file name that would not read well in keys and URLs.
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
-#: Longest session id taken from a source. A record key is at most 512 bytes (docs/internals/architecture.md 2);
-#: half of it is left to tenant and prefix.
+#: Longest session id taken from a source. A record key is at most 512 bytes (docs/internals/architecture.md
+#: 2); half of it is left to tenant and prefix.
 SESSION_ID_BYTES_MAX: Final = 256
 #: Actor kind by message role.
 ACTORS: Final[Mapping[str, str]] = {
@@ -62,8 +63,13 @@ class SourceSession:
 class Source(Protocol):
     """A file format. Stateless: one instance serves any number of files."""
 
-    name: str
-    expects: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def expects(self) -> str:
+        """The shape of one value, for people."""
+        ...
 
     def detect(self, head: Sequence[Any]) -> float:
         """How sure it is (0 to 1) that a file starting with these values is of this format."""
@@ -96,7 +102,9 @@ class Sheet:
         actor: str = "unknown",
         link: SessionLink | None = None,
     ) -> None:
-        """``key`` is the event's place in the source (an id or a position), ``content`` what it was made from."""
+        """``key`` is the event's place in the source (an id or a position), ``content`` what it was made
+        from.
+        """
         digest = hashlib.sha256()
         for piece in (self._source, self.session.session, type_, key):
             digest.update(piece.encode("utf-8", "surrogatepass") + b"\0")
@@ -107,11 +115,15 @@ class Sheet:
     def open(self, title: str | None = None, *, time_ms: int = 0, link: SessionLink | None = None) -> None:
         payload = {"agent": None, "title": title, "config_digest": None, "config_json": None, "extra": None}
         said = [title, list(link) if link else None]
-        self.add("SessionOpened", payload, key="open", content=said, time_ms=time_ms, actor="system", link=link)
+        self.add(
+            "SessionOpened", payload, key="open", content=said, time_ms=time_ms, actor="system", link=link
+        )
 
     def message(self, body: Body, *, source: Any, time_ms: int = 0) -> None:
         actor = ACTORS.get(body["role"], "unknown")
-        self.add("MessageAppended", body, key=body["message_id"], content=source, time_ms=time_ms, actor=actor)
+        self.add(
+            "MessageAppended", body, key=body["message_id"], content=source, time_ms=time_ms, actor=actor
+        )
 
     def keep(self, record: Any, *, file: str, index: int, note: str | None = None, time_ms: int = 0) -> None:
         payload = {
@@ -123,11 +135,21 @@ class Sheet:
             "ref": None,
             "note": note,
         }
-        self.add("SourceRecordKept", payload, key=f"record {index}", content=record, time_ms=time_ms, actor="system")
+        self.add(
+            "SourceRecordKept",
+            payload,
+            key=f"record {index}",
+            content=record,
+            time_ms=time_ms,
+            actor="system",
+        )
 
 
 def session_id(text: str) -> str:
-    """``text`` as a session id: no slash, bounded; a longer one ends in a digest instead of being cut silently."""
+    """``text`` as a session id.
+
+    No slash, bounded; a longer one ends in a digest instead of being cut silently.
+    """
     safe = text.replace("/", "_")
     raw = safe.encode("utf-8", "replace")
     if 0 < len(raw) <= SESSION_ID_BYTES_MAX:
@@ -175,4 +197,6 @@ def bodies(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def kept(events: Iterable[Mapping[str, Any]], source: str) -> list[Mapping[str, Any]]:
     """The kept source records of ``source`` among decoded events."""
-    return [e["payload"] for e in events if e["type"] == "SourceRecordKept" and e["payload"]["source"] == source]
+    return [
+        e["payload"] for e in events if e["type"] == "SourceRecordKept" and e["payload"]["source"] == source
+    ]

@@ -1,7 +1,7 @@
 """OpenAI-style chat JSON Lines, tau-bench trajectories and SWE-agent trajectories.
 
-All three are lists of OpenAI chat messages in a frame of their own. OpenHands' LLM logs are OpenAI-style chat too:
-request messages under ``messages``, the answer stays in the frame.
+All three are lists of OpenAI chat messages in a frame of their own. OpenHands' LLM logs are OpenAI-style
+chat too: request messages under ``messages``, the answer stays in the frame.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def _is_message(message: Any) -> bool:
         return False
     content = message.get("content")
     if isinstance(content, list):
-        return all(isinstance(item, dict) and "value" not in item and item.get("type") not in _FOREIGN for item in content)
+        return all(
+            isinstance(item, dict) and "value" not in item and item.get("type") not in _FOREIGN
+            for item in content
+        )
     return content is None or isinstance(content, str)
 
 
@@ -45,7 +48,11 @@ def _looks_chat(value: Any) -> float:
 
 
 def _looks_tau(value: Any) -> float:
-    return 1.0 if isinstance(value, dict) and {"task_id", "traj"} <= value.keys() and is_chat(value["traj"]) else 0.0
+    return (
+        1.0
+        if isinstance(value, dict) and {"task_id", "traj"} <= value.keys() and is_chat(value["traj"])
+        else 0.0
+    )
 
 
 def _looks_swe(value: Any) -> float:

@@ -1,14 +1,17 @@
 """Claude Code transcripts: a file of records linked by ``uuid`` and ``parentUuid``.
 
-- ``user`` and ``assistant`` records are messages; one model message split over several records (one ``message.id``)
-  keeps that id as ``group_id``. Every other record (``progress``, ``queue-operation``, ``system``, ``summary``, …) is kept.
+- ``user`` and ``assistant`` records are messages; one model message split over several records (one
+  ``message.id``) keeps that id as ``group_id``. Every other record (``progress``, ``queue-operation``,
+  ``system``, ``summary``, …) is kept.
 - A parent that is no message stands for its nearest message ancestor. Null there is a new root, which is what
   Claude Code means by it after a compaction.
-- Parallel calls and their results may hang beside each other. Taken literally they would be branches, and all but
-  one would be off the active path; within one model message and its results, each record follows the head.
-- Side chains (``isSidechain``) are child sessions linked to the parent's call: a sub-agent's file (``agentId``) or a
-  chain inside the main file.
-- Every message remembers the number of its record, so that the sessions of one file can be put together again.
+- Parallel calls and their results may hang beside each other. Taken literally they would be branches, and
+  all but one would be off the active path; within one model message and its results, each record follows
+  the head.
+- Side chains (``isSidechain``) are child sessions linked to the parent's call: a sub-agent's file
+  (``agentId``) or a chain inside the main file.
+- Every message remembers the number of its record, so that the sessions of one file can be put together
+  again.
 """
 
 from __future__ import annotations
@@ -45,9 +48,15 @@ class ClaudeCode:
     expects: str = 'one record {"type", "uuid", "parentUuid", "sessionId", "message"?} per line'
 
     def detect(self, head: Sequence[Any]) -> float:
-        if not head or not all(isinstance(value, dict) and isinstance(value.get("type"), str) for value in head):
+        if not head or not all(
+            isinstance(value, dict) and isinstance(value.get("type"), str) for value in head
+        ):
             return 0.0
-        return 1.0 if any("sessionId" in value or {"leafUuid", "summary"} <= value.keys() for value in head) else 0.0
+        return (
+            1.0
+            if any("sessionId" in value or {"leafUuid", "summary"} <= value.keys() for value in head)
+            else 0.0
+        )
 
     def read(self, path: Path, reading: Reading) -> Iterator[SourceSession]:
         records = [document.value for document in documents(path, reading)]
@@ -57,7 +66,10 @@ class ClaudeCode:
         yield from _File(path, records).sessions()
 
     def export(self, events: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The records in the order of their file; the events of all sessions of a file give the whole file."""
+        """The records in the order of their file.
+
+        The events of all sessions of a file give the whole file.
+        """
         numbered = [one for event in events for one in _record_out(event)]
         return [record for _, record in sorted(numbered, key=lambda one: one[0])]
 
@@ -144,7 +156,11 @@ class _File:
     def _add(self, chain: _Chain, index: int, record: Record) -> None:
         time_ms = time_of(record.get("timestamp"))
         message = record.get("message")
-        if record["type"] not in MESSAGE_TYPES or not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        if (
+            record["type"] not in MESSAGE_TYPES
+            or not isinstance(message, dict)
+            or not isinstance(message.get("role"), str)
+        ):
             chain.sheet.keep(record, file=self._path.name, index=index, note=record["type"], time_ms=time_ms)
             return
         body = self._body(chain, index, record)
@@ -179,7 +195,11 @@ class _File:
         if chain.head is None or above == chain.head:
             return None
         answered = {item.fields["call_id"] for item in results_of(body)}
-        belongs = answered <= chain.calls if answered else body["group_id"] is not None and body["group_id"] == chain.groups.get(above)
+        belongs = (
+            answered <= chain.calls
+            if answered
+            else body["group_id"] is not None and body["group_id"] == chain.groups.get(above)
+        )
         return None if above and belongs and self._one_step(chain, above) else above
 
     def _one_step(self, chain: _Chain, above: str) -> bool:
@@ -188,7 +208,9 @@ class _File:
         for one in reversed(chain.groups):
             if one == above:
                 return True
-            answers = any(block.get("type") == "tool_result" for block in blocks_of(self._by_uuid.get(one, {})))
+            answers = any(
+                block.get("type") == "tool_result" for block in blocks_of(self._by_uuid.get(one, {}))
+            )
             if not answers and (group is None or chain.groups[one] != group):
                 return False
         return False

@@ -1,8 +1,8 @@
 """Which tool call of the parent started a Claude Code sub-agent.
 
-The parent's transcript says it twice: the result of a Task call names the ``agentId``, and the call's ``prompt`` is
-the side chain's first message. A sub-agent's own file says neither, so the parent's file is looked for where
-Claude Code puts it and among the file's neighbours.
+The parent's transcript says it twice: the result of a Task call names the ``agentId``, and the call's
+``prompt`` is the side chain's first message. A sub-agent's own file says neither, so the parent's file is
+looked for where Claude Code puts it and among the file's neighbours.
 """
 
 from __future__ import annotations

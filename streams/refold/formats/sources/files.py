@@ -1,8 +1,8 @@
 """Reading source files: plain or gzip, JSON Lines or one JSON document, strict JSON, every line by number.
 
-A line that cannot be read stops the file with its number in the error: a half-imported file that nobody noticed
-is worse than one that says where it is damaged. Everything before it was already yielded; an import can be run
-again after the repair, because event ids depend on content only.
+A line that cannot be read stops the file with its number in the error: a half-imported file that nobody
+noticed is worse than one that says where it is damaged. Everything before it was already yielded; an import
+can be run again after the repair, because event ids depend on content only.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import IO, Any, Final
 from refold.errors import InvalidRecord, NotFound, StorageError
 from refold.formats.jsonio import loads, loads_replacing
 
-#: Longest line read. Recorded sessions reach 400 kB a line; 64 MiB leaves room for embedded images while a file
-#: that is no text at all cannot fill the memory.
+#: Longest line read. Recorded sessions reach 400 kB a line; 64 MiB leaves room for embedded images while a
+#: file that is no text at all cannot fill the memory.
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Largest file read as ONE JSON document (it has to be in memory whole, about ten times its size as objects).
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -43,7 +43,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One JSON value of a file. ``index`` counts from 0 in the file; ``lines`` says whether a line is a value."""
+    """One JSON value of a file.
+
+    ``index`` counts from 0 in the file; ``lines`` says whether a line is a value.
+    """
 
     index: int
     value: Any
@@ -53,8 +56,8 @@ class Document:
 def documents(path: Path, reading: Reading) -> Iterator[Document]:
     """The values of a file in order: one per line, the elements of a JSON array, or the one value there is.
 
-    Raises :class:`NotFound`, :class:`StorageError` (unreadable, damaged gzip) or :class:`InvalidRecord` naming
-    file and line. Blocks on disk reads.
+    Raises :class:`NotFound`, :class:`StorageError` (unreadable, damaged gzip) or :class:`InvalidRecord`
+    naming file and line. Blocks on disk reads.
     """
     if _is_lines(path):
         for index, (number, line) in enumerate(_lines(path)):
@@ -87,7 +90,10 @@ def _is_chat(value: list[Any]) -> bool:
 
 
 def _is_lines(path: Path) -> bool:
-    """Whether the first line is a whole value, and not a list of documents. A damaged first line is found later."""
+    """Whether the first line is a whole value, and not a list of documents.
+
+    A damaged first line is found later.
+    """
     for number, line in _lines(path):
         try:
             value, _ = loads_replacing(line, where=f"{path.name} line {number}")
@@ -99,22 +105,23 @@ def _is_lines(path: Path) -> bool:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, bytes) of every line that is not blank."""
-    number = 0
-    for line in _read(path, lambda stream: iter(lambda: stream.readline(LINE_BYTES_MAX + 1), b"")):
-        number += 1
+    pieces = _read(path, lambda stream: iter(lambda: stream.readline(LINE_BYTES_MAX + 1), b""))
+    for number, line in enumerate(pieces, start=1):
         if len(line) > LINE_BYTES_MAX:
-            raise InvalidRecord("too_large", f"{path.name} line {number} is longer than {LINE_BYTES_MAX} bytes")
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        if line.strip():
-            yield number, line.rstrip(b"\r\n")
+            raise InvalidRecord(
+                "too_large", f"{path.name} line {number} is longer than {LINE_BYTES_MAX} bytes"
+            )
+        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if text.strip():
+            yield number, text.rstrip(b"\r\n")
 
 
 def _whole(path: Path) -> bytes:
     data = b"".join(_read(path, lambda stream: iter([stream.read(DOCUMENT_BYTES_MAX + 1)])))
     if len(data) > DOCUMENT_BYTES_MAX:
         raise InvalidRecord(
-            "too_large", f"{path.name} is one JSON document above {DOCUMENT_BYTES_MAX} bytes; write one value per line"
+            "too_large",
+            f"{path.name} is one JSON document above {DOCUMENT_BYTES_MAX} bytes; write one value per line",
         )
     return data.removeprefix(b"\xef\xbb\xbf")
 

@@ -1,7 +1,7 @@
 """Sources with one document per conversation: a frame around a list of messages.
 
-The frame (the document with the messages taken out) is kept as the session's first record, so that the export is
-the frame with the messages put back. ``MESSAGES`` in the frame marks their place.
+The frame (the document with the messages taken out) is kept as the session's first record, so that the
+export is the frame with the messages put back. ``MESSAGES`` in the frame marks their place.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ MessageOut = Callable[[Sequence[Mapping[str, Any]]], list[Any]]
 class Framed:
     """A framed source. ``place`` is the key of the message list, ``None`` for a bare list of messages.
 
-    ``message_in`` gives the bodies of one source message (usually one), ``messages_out`` undoes it for all bodies
-    of a session; ``natural_id`` finds a document's own unique id; ``times`` are the keys of a document's time.
+    ``message_in`` gives the bodies of one source message (usually one), ``messages_out`` undoes it for all
+    bodies of a session; ``natural_id`` finds a document's own unique id; ``times`` are the keys of a
+    document's time.
     """
 
     name: str
@@ -55,7 +56,9 @@ class Framed:
         value = document.value
         frame, messages = self._split(value, path, document.index)
         sheet = Sheet(self.name, self.natural_id(value) or place_id(path, document.index, value))
-        time_ms = next((time_of(value[key]) for key in self.times if isinstance(value, dict) and key in value), 0)
+        time_ms = next(
+            (time_of(value[key]) for key in self.times if isinstance(value, dict) and key in value), 0
+        )
         sheet.open(self.title(value), time_ms=time_ms)
         sheet.keep(frame, file=path.name, index=document.index, note=FRAME, time_ms=time_ms)
         for source, body in self.lead(value):
@@ -63,7 +66,11 @@ class Framed:
         names = CallNames()
         for at, message in enumerate(messages):
             where = f"{path.name} document {document.index}, message {at}"
-            for body in _named(where, lambda m=message, i=at: self.message_in(m, f"m{i}", names)):
+            try:
+                made = self.message_in(message, f"m{at}", names)
+            except InvalidRecord as error:
+                raise InvalidRecord(error.code, f"{where}: {error.reason}") from None
+            for body in made:
                 sheet.message(body, source=message, time_ms=_message_time(message) or time_ms)
         return sheet.session
 
@@ -71,7 +78,9 @@ class Framed:
         messages = value if self.place is None else value.get(self.place) if isinstance(value, dict) else None
         if not isinstance(messages, list):
             expected = f"a list under {self.place!r}" if self.place else "a list of messages"
-            raise InvalidRecord("bad_message", f"{path.name} document {index} has no {expected}, as {self.name} files do")
+            raise InvalidRecord(
+                "bad_message", f"{path.name} document {index} has no {expected}, as {self.name} files do"
+            )
         return ([] if self.place is None else {**value, self.place: []}), messages
 
     def export(self, events: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -79,7 +88,9 @@ class Framed:
         if not frames:
             raise NotFound(f"the session has no kept {self.name} frame: it was not imported from such a file")
         frame = loads(record_bytes(frames[-1]), where="the kept frame")
-        messages = self.messages_out([body for body in bodies(events) if not body["message_id"].startswith(LEAD)])
+        messages = self.messages_out(
+            [body for body in bodies(events) if not body["message_id"].startswith(LEAD)]
+        )
         return [messages if self.place is None else {**frame, self.place: messages}]
 
 
@@ -91,19 +102,14 @@ def record_bytes(record: Mapping[str, Any]) -> bytes:
     """The bytes of a kept record. Raises :class:`NotFound` when they are outside and were not loaded."""
     data = record["record"]
     if data is None:
-        raise NotFound(f"the kept record {record['index']} is in the blob store; export with the store's settings")
+        raise NotFound(
+            f"the kept record {record['index']} is in the blob store; export with the store's settings"
+        )
     return bytes(data)
 
 
 def _message_time(message: Any) -> int:
     return time_of(message.get("timestamp")) if isinstance(message, dict) else 0
-
-
-def _named(where: str, make: Callable[[], list[Body]]) -> list[Body]:
-    try:
-        return make()
-    except InvalidRecord as error:
-        raise InvalidRecord(error.code, f"{where}: {error.reason}") from None
 
 
 def one_by_one(write: Callable[[Mapping[str, Any]], Any]) -> MessageOut:

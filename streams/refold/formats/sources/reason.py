@@ -1,7 +1,8 @@
 """LLaMA-Factory's content-part chats: parts are ``{"type": text | reasoning | tool_call, "value"}``.
 
-A tool message answers all calls of the turn in one text. Where that text is a JSON list with one entry per open
-call, each entry is one result; else the whole text answers the first open call. SOURCES.md counts tool messages.
+A tool message answers all calls of the turn in one text. Where that text is a JSON list with one entry per
+open call, each entry is one result; else the whole text answers the first open call. SOURCES.md counts tool
+messages.
 """
 
 from __future__ import annotations
@@ -95,8 +96,17 @@ def _looks(value: Any) -> float:
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not messages:
         return 0.0
-    parts = [item for m in messages[:4] if isinstance(m, dict) and isinstance(m.get("content"), list) for item in m["content"]]
-    return 1.0 if parts and all(isinstance(item, dict) and {"type", "value"} <= item.keys() for item in parts) else 0.0
+    parts = [
+        item
+        for m in messages[:4]
+        if isinstance(m, dict) and isinstance(m.get("content"), list)
+        for item in m["content"]
+    ]
+    return (
+        1.0
+        if parts and all(isinstance(item, dict) and {"type", "value"} <= item.keys() for item in parts)
+        else 0.0
+    )
 
 
 REASON: Final = Framed(

@@ -1,7 +1,8 @@
 """ShareGPT conversations, with glaive's ``function_call`` and ``observation`` turns.
 
-A ``function_call`` is an assistant message with one call, whose text is ``{"name", "arguments"}``; its exact text is
-kept, because writing the parsed value again would change spaces. Calls have no ids: results answer in order.
+A ``function_call`` is an assistant message with one call, whose text is ``{"name", "arguments"}``; its
+exact text is kept, because writing the parsed value again would change spaces. Calls have no ids: results
+answer in order.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from refold.errors import InvalidRecord
 from refold.formats.body import Body, message_body
 from refold.formats.calls import CallNames
 from refold.formats.extra import RAW, pack, take, unpack
 from refold.formats.jsonio import dumps_text, parse_object, same
 from refold.formats.parts import Part, text, tool_call, tool_result
 from refold.formats.sources.framed import Framed, one_by_one
-from refold.errors import InvalidRecord
 
 FORMAT: Final = "sharegpt"
 #: ``from`` -> role. The first name of a role is its default; the others are remembered.
@@ -62,7 +63,10 @@ def _message_in(message: Any, message_id: str, names: CallNames) -> list[Body]:
 
 
 def _call_in(value: str, names: CallNames) -> Part:
-    """The call in ``value``; a text that is no call is a call without name whose raw arguments are the text."""
+    """The call in ``value``.
+
+    A text that is no call is a call without name whose raw arguments are the text.
+    """
     said = parse_object(value)
     name = said.get("name") if said else None
     if not said or not isinstance(name, str) or said.keys() != {"name", "arguments"}:
@@ -90,7 +94,9 @@ def _looks(value: Any) -> float:
     turns = value.get("conversations") if isinstance(value, dict) else None
     if not isinstance(turns, list) or not turns:
         return 0.0
-    return 1.0 if all(isinstance(turn, dict) and {"from", "value"} <= turn.keys() for turn in turns[:8]) else 0.0
+    return (
+        1.0 if all(isinstance(turn, dict) and {"from", "value"} <= turn.keys() for turn in turns[:8]) else 0.0
+    )
 
 
 SHAREGPT: Final = Framed(

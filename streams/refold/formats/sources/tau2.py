@@ -1,4 +1,7 @@
-"""tau2 simulations: chat messages with times, flat calls (arguments are an object), tool messages by ``id``."""
+"""tau2 simulations:
+
+chat messages with times, flat calls (arguments are an object), tool messages by ``id``.
+"""
 
 from __future__ import annotations
 

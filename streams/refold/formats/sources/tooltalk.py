@@ -1,7 +1,7 @@
 """ToolTalk dialogues: an assistant turn carries its API requests with their responses or exceptions.
 
-Such a turn is three things that happened: calls, results, then what was said. It becomes three messages with one
-``group_id``; the source counts one, which is what :mod:`refold.formats.counts` counts for it.
+Such a turn is three things that happened: calls, results, then what was said. It becomes three messages
+with one ``group_id``; the source counts one, which is what :mod:`refold.formats.counts` counts for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from refold.errors import InvalidRecord
 from refold.formats.body import Body, message_body
 from refold.formats.calls import CallNames
-from refold.formats.extra import pack, rest_of, take, unpack
+from refold.formats.extra import Hints, pack, rest_of, take, unpack
 from refold.formats.jsonio import dumps_text, loads
 from refold.formats.parts import Part, text, tool_call, tool_result
 from refold.formats.sources.framed import Framed
@@ -37,22 +37,33 @@ def _message_in(message: Any, message_id: str, names: CallNames) -> list[Body]:
         return [last]
     last["group_id"] = message_id
     return [
-        message_body(f"{message_id}-calls", role, asked, extra_format=FORMAT, extra=None, group_id=message_id),
-        message_body(f"{message_id}-results", "tool", answered, extra_format=FORMAT, extra=None, group_id=message_id),
+        message_body(
+            f"{message_id}-calls", role, asked, extra_format=FORMAT, extra=None, group_id=message_id
+        ),
+        message_body(
+            f"{message_id}-results", "tool", answered, extra_format=FORMAT, extra=None, group_id=message_id
+        ),
         last,
     ]
 
 
 def _is_api(api: Any) -> bool:
-    return isinstance(api, dict) and isinstance(api.get("request"), dict) and isinstance(api["request"].get("api_name"), str)
+    return (
+        isinstance(api, dict)
+        and isinstance(api.get("request"), dict)
+        and isinstance(api["request"].get("api_name"), str)
+    )
 
 
 def _api_in(api: dict[str, Any], call_id: str) -> tuple[Part, Part]:
-    """The request as a call, response and exception as its result; what is left of the entry stays with the call."""
+    """The request as a call, response and exception as its result.
+
+    What is left of the entry stays with the call.
+    """
     rest = {key: value for key, value in api.items() if key not in ("request", "response", "exception")}
     request = dict(api["request"])
     name = request.pop("api_name")
-    hints = {key: True for key in ("response", "exception") if key in api}
+    hints: Hints = {key: True for key in ("response", "exception") if key in api}
     if "parameters" in request:
         hints["parameters"] = True
     raw = dumps_text(request.pop("parameters", {}))
@@ -109,6 +120,8 @@ TOOLTALK: Final = Framed(
     looks=_looks,
     message_in=_message_in,
     messages_out=_messages_out,
-    natural_id=lambda value: f"tooltalk-{value['conversation_id']}" if isinstance(value.get("conversation_id"), str) else None,
+    natural_id=lambda value: (
+        f"tooltalk-{value['conversation_id']}" if isinstance(value.get("conversation_id"), str) else None
+    ),
     title=lambda value: value["name"] if isinstance(value.get("name"), str) else None,
 )

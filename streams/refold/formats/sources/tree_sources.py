@@ -1,7 +1,7 @@
 """OASST message trees, LibreChat exports (nested or flat) and ChatGPT exports (``mapping``).
 
-Sibling replies are branches (``parent_id``). The last imported leaf would be the active one; where the export names
-its current message (ChatGPT), a ``BranchSwitched`` makes that the head.
+Sibling replies are branches (``parent_id``). The last imported leaf would be the active one; where the
+export names its current message (ChatGPT), a ``BranchSwitched`` makes that the head.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ class TreeSource:
     expects: str
 
     def detect(self, head: Sequence[Any]) -> float:
-        return min((1.0 if isinstance(value, dict) and self._looks(value) else 0.0 for value in head), default=0.0)
+        return min(
+            (1.0 if isinstance(value, dict) and self._looks(value) else 0.0 for value in head), default=0.0
+        )
 
     def read(self, path: Path, reading: Reading) -> Iterator[SourceSession]:
         for document in documents(path, reading):
             where = f"{path.name} document {document.index}"
             if not isinstance(document.value, dict) or not self._looks(document.value):
-                raise InvalidRecord("bad_message", f"{where} is no {self.name} document: expected {self.expects}")
+                raise InvalidRecord(
+                    "bad_message", f"{where} is no {self.name} document: expected {self.expects}"
+                )
             try:
                 yield self._session(path, document)
             except InvalidRecord as error:
@@ -56,7 +60,9 @@ class TreeSource:
             before = body["message_id"]
         current = self._current(value)
         if current is not None and current != before:
-            sheet.add("BranchSwitched", {"head_message_id": current}, key="current", content=current, actor="system")
+            sheet.add(
+                "BranchSwitched", {"head_message_id": current}, key="current", content=current, actor="system"
+            )
         return sheet.session
 
     def export(self, events: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -92,7 +98,9 @@ class TreeSource:
         return None
 
 
-def _node_in(node: dict[str, Any], id_key: str, children: str, text_key: str, role: str, **fields: Any) -> Body:
+def _node_in(
+    node: dict[str, Any], id_key: str, children: str, text_key: str, role: str, **fields: Any
+) -> Body:
     """A body of a node whose text is one string; everything else it says stays in ``extra``."""
     rest = dict(node)
     message_id, said = take(rest, id_key, str), take(rest, text_key, str)
@@ -135,10 +143,12 @@ class Oasst(TreeSource):
             role = _OASST_ROLES.get(str(node.get("role")), "user")
             body = _node_in(node, "message_id", "replies", "text", role, model=_text(node.get("model_name")))
             source = {key: item for key, item in node.items() if key != "replies"}
-            yield body, above and above["message_id"], source, time_of(node.get("created_date"))
+            yield body, above["message_id"] if above else None, source, time_of(node.get("created_date"))
 
     def _fill(self, frame: Any, found: Sequence[Mapping[str, Any]]) -> Any:
-        (prompt,) = trees.nest(found, lambda body: _node_out(body, "message_id", "replies", "text"), "replies")
+        (prompt,) = trees.nest(
+            found, lambda body: _node_out(body, "message_id", "replies", "text"), "replies"
+        )
         return {**frame, "prompt": prompt}
 
 
@@ -148,8 +158,10 @@ class LibreChat(TreeSource):
 
     def _looks(self, value: dict[str, Any]) -> bool:
         messages = value.get("messages")
-        return "conversationId" in value and isinstance(messages, list) and all(
-            isinstance(one, dict) and isinstance(one.get("messageId"), str) for one in messages[:4]
+        return (
+            "conversationId" in value
+            and isinstance(messages, list)
+            and all(isinstance(one, dict) and isinstance(one.get("messageId"), str) for one in messages[:4])
         )
 
     def _id(self, value: dict[str, Any]) -> str | None:
@@ -163,7 +175,13 @@ class LibreChat(TreeSource):
         for node, nested in trees.walk(value["messages"], "children"):
             role = "user" if node.get("isCreatedByUser") is True else "assistant"
             body = _node_in(
-                node, "messageId", "children", "text", role, model=_text(node.get("model")), finish_reason=_text(node.get("finish_reason"))
+                node,
+                "messageId",
+                "children",
+                "text",
+                role,
+                model=_text(node.get("model")),
+                finish_reason=_text(node.get("finish_reason")),
             )
             named = _text(node.get("parentMessageId"))
             above = nested["messageId"] if nested else named if named in known else None
@@ -186,7 +204,9 @@ class ChatGpt(TreeSource):
 
     def _looks(self, value: dict[str, Any]) -> bool:
         mapping = value.get("mapping")
-        return isinstance(mapping, dict) and all(isinstance(node, dict) and "message" in node for node in mapping.values())
+        return isinstance(mapping, dict) and all(
+            isinstance(node, dict) and "message" in node for node in mapping.values()
+        )
 
     def _id(self, value: dict[str, Any]) -> str | None:
         return _text(value.get("conversation_id")) or _text(value.get("id"))
@@ -200,7 +220,10 @@ class ChatGpt(TreeSource):
         return current if current in mapping and isinstance(mapping[current]["message"], dict) else None
 
     def _frame(self, value: dict[str, Any]) -> Any:
-        return {**value, "mapping": {key: {**node, "message": None} for key, node in value["mapping"].items()}}
+        return {
+            **value,
+            "mapping": {key: {**node, "message": None} for key, node in value["mapping"].items()},
+        }
 
     def _messages(self, value: dict[str, Any]) -> Iterator[tuple[Body, str | None, Any, int]]:
         mapping: dict[str, Any] = value["mapping"]
@@ -241,7 +264,13 @@ def _chatgpt_in(message: dict[str, Any], key: str, names: CallNames) -> Body:
     hints: Hints = {}
     if role == "tool":
         content = [tool_result(names.answer(_text(tool)), content, name=_text(tool))]
-    elif role == "assistant" and isinstance(recipient, str) and recipient != "all" and len(content) == 1 and content[0].type == "text":
+    elif (
+        role == "assistant"
+        and isinstance(recipient, str)
+        and recipient != "all"
+        and len(content) == 1
+        and content[0].type == "text"
+    ):
         content = [tool_call(names.ask(recipient), recipient, content[0].text or "")]
     elif not content:
         hints["parts"] = "absent" if not isinstance(said, dict) or "parts" not in said else "empty"

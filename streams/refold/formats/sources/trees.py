@@ -1,7 +1,7 @@
 """Message trees: nested replies to a flat order and back.
 
-The order is each tree's pre-order, so a message always comes after its parent. A message follows the one before it
-(``parent_id`` null) unless its parent is another one.
+The order is each tree's pre-order, so a message always comes after its parent. A message follows the one
+before it (``parent_id`` null) unless its parent is another one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def parents(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, A
 def nest(
     found: Sequence[Mapping[str, Any]], write: Callable[[Mapping[str, Any]], dict[str, Any]], children: str
 ) -> list[dict[str, Any]]:
-    """The root nodes rebuilt from bodies in order; ``write`` gives a node, with an empty reply list if it had one."""
+    """The root nodes rebuilt from bodies in order;
+
+    ``write`` gives a node, with an empty reply list if it had one.
+    """
     roots: list[dict[str, Any]] = []
     nodes: dict[str, dict[str, Any]] = {}
     for body, above in parents(found):
