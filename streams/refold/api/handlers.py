@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import orjson
 from aiohttp import web
 
-from refold.api.jsonview import snapshot_json
 from refold.api.limits import (
     HISTORY_LIMIT_DEFAULT,
     HISTORY_LIMIT_MAX,
@@ -22,6 +21,8 @@ from refold.api.limits import (
 from refold.api.problems import Problem
 from refold.api.rulingstream import RulingStream
 from refold.api.view import OwnerView, WorkerHealth
+from refold.wire.owner import public_json
+from refold.wire.snapshot import decode_snapshot
 
 #: Kafka's record keys are limited to 512 bytes by the contract; percent-encoding triples that at most.
 KEY_BYTES_MAX = 512
@@ -102,7 +103,8 @@ class Handlers:
         if _matches(request.headers.get("If-None-Match"), etag):
             return web.Response(status=304, headers=headers)
         if as_json:
-            return web.Response(body=snapshot_json(framed), content_type="application/json", headers=headers)
+            body = public_json(decode_snapshot(framed))
+            return web.Response(body=body, content_type="application/json", headers=headers)
         return web.Response(body=framed, content_type="application/avro", headers=headers)
 
     async def history(self, request: web.Request) -> web.Response:

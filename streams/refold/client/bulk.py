@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -132,7 +132,7 @@ class TopicReader:
 
 async def batches(
     config: dict[str, Any], topic: str, since: Position, *, follow: bool
-) -> AsyncIterator[Batch]:
+) -> AsyncGenerator[Batch, None]:
     """Non-empty batches until the log end, or for ever with ``follow``. Close it (``aclosing``) when done."""
     reader = await asyncio.to_thread(lambda: TopicReader(config, topic, since, follow=follow))
     try:

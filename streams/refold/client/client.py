@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -122,7 +122,7 @@ class Refold:
 
     async def states(
         self, since: Position | str | None = None, *, follow: bool = False
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change, None]:
         """Every session's newest state, then (``follow``) every change as it commits.
 
         Without ``follow`` it ends at the log end as of the call. A session may come several times; the last
@@ -141,7 +141,7 @@ class Refold:
 
     async def journal(
         self, since: Position | str | None = None, *, follow: bool = False
-    ) -> AsyncIterator[JournalItem]:
+    ) -> AsyncGenerator[JournalItem, None]:
         """Every accepted event of every session, per session in ``seq`` order."""
         connection = self.connection
         position = Position.of(since, connection.names.journal)

@@ -15,7 +15,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from refold.client.fallback import Fallback
-from refold.client.names import TopicNames
 from refold.client.ordering import Lane
 from refold.client.owners import Owners
 from refold.client.reader import ReaderPool
@@ -25,6 +24,7 @@ from refold.client.sender import Sender
 from refold.core.slots import SlotMap
 from refold.errors import UsageError
 from refold.settings import Settings
+from refold.topology.names import TopicNames
 from refold.wire.blobs import BlobStore
 
 #: Sessions whose memory (last accepted seq, send queue) is kept although the caller holds no reference to
@@ -79,7 +79,7 @@ class Connection:
     def __init__(self, options: Options) -> None:
         settings = options.settings
         self.options = options
-        self.names = TopicNames.of(settings.topic_prefix)
+        self.names = TopicNames(settings.topic_prefix)
         self.blobs = BlobStore(settings.blobs.url)
         self.inline_bytes_max = settings.blobs.inline_bytes_max
         self.request_timeout_s = settings.client.request_timeout_ms / 1000

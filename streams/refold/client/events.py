@@ -54,4 +54,12 @@ class SessionEvent:
 def event_of(message: Message) -> SessionEvent:
     """Decode a journal record. Raises InvalidRecord for what no worker has written."""
     entry = decode_journal(message.value())
-    return SessionEvent(entry.seq, entry.time_ms, message.partition() or 0, message.offset() or 0, entry.env)
+    return SessionEvent(
+        entry.seq,
+        entry.time_ms,
+        message.partition() or 0,
+        message.offset() or 0,
+        entry.partition,
+        entry.offset,
+        entry.env,
+    )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from confluent_kafka import Message
 
-from refold.client.names import TopicNames
 from refold.client.reader import Reader, ReaderPool
 from refold.client.routing import Directory
 from refold.client.sender import Delivery
+from refold.topology.names import TopicNames
 from refold.wire.journal import decode_journal
 from refold.wire.owner import RulingLine
 

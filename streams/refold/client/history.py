@@ -7,7 +7,7 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from confluent_kafka import Message
@@ -25,7 +25,7 @@ SCAN_EVENTS: Final = 1_000
 
 async def session_events(
     connection: Connection, tenant: str, session: str, key: bytes, after: int, limit: int | None
-) -> AsyncIterator[SessionEvent]:
+) -> AsyncGenerator[SessionEvent, None]:
     """Events with ``seq > after``, ascending, at most ``limit``; nothing for an unknown session."""
     partition = connection.partition_of(key)
     journal = connection.names.journal
@@ -106,7 +106,7 @@ async def _scan(
     after: int,
     upto: int | None,
     remaining: int,
-) -> AsyncIterator[SessionEvent]:
+) -> AsyncGenerator[SessionEvent, None]:
     """Events of one key from a journal offset on, to ``upto`` or the last stable offset."""
     while True:
         collect = SCAN_EVENTS if remaining < 0 else min(remaining, SCAN_EVENTS)

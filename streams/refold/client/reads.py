@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from refold.client.completion import complete
@@ -75,7 +75,7 @@ class SessionReads:
         data = await complete(self._connection, view, self._all_events, load_blobs=load_blobs)
         return render(view, data, format)
 
-    async def events(self, after: int = 0, limit: int | None = None) -> AsyncIterator[SessionEvent]:
+    async def events(self, after: int = 0, limit: int | None = None) -> AsyncGenerator[SessionEvent, None]:
         """Accepted events with ``seq > after`` in order, from the journal; nothing for an unknown session.
 
         Read by seeking through the owner's index: the cost depends on this session only. Without an owner the
@@ -98,5 +98,5 @@ class SessionReads:
             raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
         return recover(self.tenant, self.id, view, events)
 
-    def _all_events(self, after: int, limit: int | None) -> AsyncIterator[SessionEvent]:
+    def _all_events(self, after: int, limit: int | None) -> AsyncGenerator[SessionEvent, None]:
         return session_events(self._connection, self.tenant, self.id, self.key, after, limit)

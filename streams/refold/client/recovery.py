@@ -13,7 +13,7 @@ from typing import Any, Literal
 from refold.client.events import SessionEvent
 from refold.client.snapshots import SnapshotView
 from refold.core.evolve import evolve
-from refold.core.fold import initial
+from refold.core.session import initial
 from refold.errors import InvariantViolation
 from refold.wire.events import decode_event
 from refold.wire.snapshot import decode_session, encode_snapshot

@@ -1,0 +1,54 @@
+"""A rendered context and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from refold.client.snapshots import SnapshotView
+from refold.formats.context import ContextFormat
+from refold.formats.context import render as render_format
+
+__all__ = ["Context", "ContextFormat", "render"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What to send to a model. ``request`` holds keyword arguments of a provider's request:
+
+    openai ``{"messages": […]}``, anthropic ``{"system"?: […], "messages": […]}``, otel
+    ``{"system_instructions": […], "messages": […]}``, raw ``{"system", "summary", "messages"}`` with
+    refold's own messages and parts.
+
+    ``seq``: of the snapshot it was made from. ``stale``: made without an owner, from the state topic.
+    ``uncovered``: messages of the path that neither the summary nor the newest messages show.
+    ``complete``: false when the beginning of the path is not known to the state; what fits the window was then
+    read from the journal, and what lies before it has no summary.
+    """
+
+    format: ContextFormat
+    request: Mapping[str, Any] = field(repr=False)
+    seq: int
+    stale: bool
+    complete: bool
+    uncovered: int
+
+    @property
+    def messages(self) -> list[Any]:
+        """The messages of the request."""
+        messages: list[Any] = self.request["messages"]
+        return messages
+
+
+def render(view: SnapshotView, data: Mapping[str, Any], format: ContextFormat) -> Context:  # noqa: A002
+    """``data``: the snapshot's public part, completed. Raises UsageError for an unknown format."""
+    context = data["context"]
+    return Context(
+        format=format,
+        request=render_format(data, format),
+        seq=view.seq,
+        stale=view.stale,
+        complete=bool(context["complete"]),
+        uncovered=int(context["uncovered"]),
+    )
