@@ -22,7 +22,7 @@ DIRECTORY: Final = Path(".refold/demo")
 REPORT: Final = Path(".refold/demo-report.json")
 #: A whole run promises this many deaths that hit folded, uncommitted events.
 IN_FLIGHT_MIN: Final = 5
-#: Below this length the promise of five kills is not made: they are 7.5 s apart.
+#: Below this length the promise of five kills is not made: they are 11 s apart.
 FULL_RUN_S: Final = 60.0
 
 app = typer.Typer(add_completion=False)
@@ -33,7 +33,7 @@ def demo(
     sessions: Annotated[
         int | None, typer.Option(min=1, max=200, help="Conversations. Default: all 200.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=10, help="How long they are spread over.")] = 75.0,
+    seconds: Annotated[float, typer.Option(min=10, help="How long they are spread over.")] = 80.0,
     workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = 2,
     bootstrap: Annotated[
         str | None,

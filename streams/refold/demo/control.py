@@ -50,7 +50,7 @@ def main() -> None:
         producer.poll(0)
         if message is None or message.error() is not None:
             continue
-        session = (message.key() or b"").decode()
+        session = (message.key() or b"").decode(errors="replace")
         counts[session] += 1
         place = f"{message.partition()}/{message.offset()}"
         producer.produce(options.output, f"{place} {counts[session]}", session)

@@ -66,6 +66,7 @@ class Control:
         """SIGKILL it, restart it as a supervisor would."""
         if self._process is None or self._watch is None:
             return
+        self._check(self._process)
         self._process.send_signal(signal.SIGKILL)
         await asyncio.to_thread(self._process.wait)
         self._tickets.append(self._watch.died([0]))
@@ -77,10 +78,11 @@ class Control:
         watch, process = self._watch, self._process
         if watch is None or process is None:
             raise UnavailableError("the control was not started")
-        self._catch_up(inbox, process)
+        self._catch_up(inbox)
+        self._check(process)
         process.send_signal(signal.SIGTERM)
         process.wait()
-        final: Counter[str] = Counter(json.loads((self._directory / "control.json").read_text() or "{}"))
+        final: Counter[str] = Counter(json.loads((self._directory / "control.json").read_text()))
         sent = Counter(
             (record.key or b"").decode(errors="replace") for records in inbox.values() for record in records
         )
@@ -129,11 +131,18 @@ class Control:
             with self._process.stdin as kafka:
                 kafka.write(json.dumps(self._settings.kafka_config("reader")).encode())
 
-    def _catch_up(self, inbox: Mapping[int, Sequence[Record]], process: subprocess.Popen[bytes]) -> None:
+    def _check(self, process: subprocess.Popen[bytes]) -> None:
+        """It may only die when we kill it: its losses must come from that and nothing else."""
+        if process.poll() is not None:
+            raise UnavailableError(
+                f"the control ended by itself (exit {process.returncode}): see {self._directory}/control.log"
+            )
+
+    def _catch_up(self, inbox: Mapping[int, Sequence[Record]]) -> None:
         """Give it every chance: wait until it has committed the end, or the time is over."""
         deadline = time.monotonic() + CATCH_UP_S_MAX
         ends = {p: records[-1].offset + 1 for p, records in inbox.items() if records}
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline:
             done = committed_offsets(self.admin, self._group, self._inbox, len(inbox))
             if all(done[p] >= end for p, end in ends.items()):
                 return

@@ -13,8 +13,10 @@ from refold.ops.fleet import Death, DeathKind, Fleet, Reaper, WorkerProcess
 
 #: Quiet before the first death, so that its recovery restores something.
 FIRST_S: Final = 6.0
-#: From one death to the next. A restart takes about 3 s, a take-over the session time-out and 2 s more.
-SPACING_S: Final = 7.5
+#: From one death to the next. A restart takes about 3 s, a take-over the session time-out and 2 s more. The
+#: control needs about 6 s (its dead member's session) and commits 5 s after it began: a shorter spacing would
+#: never let it commit, which would be rigged.
+SPACING_S: Final = 11.0
 #: Every third worker stays away until the others have taken its partitions over.
 TAKEOVER_EVERY: Final = 3
 READY_S_MAX: Final = 25.0
