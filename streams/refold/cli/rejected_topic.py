@@ -62,6 +62,8 @@ class RejectedTopic:
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
+                # The end of a partition is reported by an empty fetch; the default lets it wait 500 ms.
+                "fetch.wait.max.ms": 20,
                 "error_cb": self._told.append,
             }
         )
@@ -83,7 +85,7 @@ class RejectedTopic:
         open_partitions = {position.partition for position in positions}
         silent_since = time.monotonic()
         while open_partitions:
-            messages = self._call("reading rejected records", lambda: self._consumer.consume(BATCH, 0.5))
+            messages = self._call("reading rejected records", self._batch)
             if not messages and time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
                 raise UnavailableError(
                     f"{self._bootstrap} sent nothing for {SILENCE_SECONDS_MAX:.0f} s while reading"
@@ -102,6 +104,11 @@ class RejectedTopic:
                     record = _record(message)
                     if selection.takes(record):
                         yield record
+
+    def _batch(self) -> list[Any]:
+        # consume(n, t) waits for all of t unless n records arrive, so the first is polled for.
+        first = self._consumer.poll(0.5)
+        return [] if first is None else [first, *self._consumer.consume(BATCH - 1, 0)]
 
     def partitions(self, topic: str) -> int:
         """Raises :class:`NotFound` when the topic does not exist."""
@@ -210,6 +217,8 @@ class RejectedTopic:
         try:
             return call()
         except KafkaException as err:
+            # A refused login looks like a timeout; the error callback, served by poll, was told the reason.
+            self._consumer.poll(0)
             told = next(
                 (e for e in self._told if e.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)), None
             )

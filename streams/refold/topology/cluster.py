@@ -193,7 +193,8 @@ class Cluster:
             raise UnavailableError(f"{doing}: no answer from {self.bootstrap} in time. Try again.") from err
 
     def _explain(self, doing: str, err: KafkaException) -> Exception:
-        # A refused login looks like a timeout to the caller; the error callback was told the reason.
+        # A refused login looks like a timeout; the error callback, served by poll, was told the reason.
+        self._admin.poll(0)
         refused = (KafkaError._AUTHENTICATION, KafkaError._SSL)
         told = next((error for error in self._errors if error.code() in refused), None)
         return explain(told or err, doing=doing, bootstrap=self.bootstrap)

@@ -1,0 +1,116 @@
+"""A cluster with users and ACLs: the message names what is refused and how to get it, exit 77."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from refold.broker import EmbeddedBroker
+from refold.topology import Topology
+from refold.topology.render import acls
+
+JAAS = """
+org.apache.kafka.common.security.plain.PlainLoginModule required
+  username="broker" password="broker-pw" user_broker="broker-pw" user_ops="ops-pw" user_nobody="nobody-pw";
+"""
+_TYPES = {
+    "--topic": ResourceType.TOPIC,
+    "--group": ResourceType.GROUP,
+    "--transactional-id": ResourceType.TRANSACTIONAL_ID,
+}
+_NAMES = {"AlterConfigs": "ALTER_CONFIGS", "DescribeConfigs": "DESCRIBE_CONFIGS"}
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """Its own broker: the shared one has no users. About 300 MB for the length of this module."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("secured"), jaas=JAAS) as broker:
+        yield broker
+
+
+def refold(broker: EmbeddedBroker, user: str, password: str, *args: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+    return subprocess.run(
+        [sys.executable, "-m", "refold.cli.main", *args, "--bootstrap", broker.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **clean,
+            "REFOLD_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+            "REFOLD_KAFKA__SASL_MECHANISM": "PLAIN",
+            "REFOLD_KAFKA__SASL_USERNAME": user,
+            "REFOLD_KAFKA__SASL_PASSWORD": password,
+        },
+    )
+
+
+def grant(broker: EmbeddedBroker, lines: list[str]) -> None:
+    """Create what `topology render acls` prints, through the admin API instead of kafka-acls.sh."""
+    bindings = []
+    for line in lines:
+        words = line.split()
+        flags = dict(itertools.pairwise(words))
+        principal = flags["--allow-principal"]
+        pattern = ResourcePatternType[flags.get("--resource-pattern-type", "literal").upper()]
+        if "--cluster" in words:
+            kind, name = ResourceType.BROKER, "kafka-cluster"
+        else:
+            option = next(option for option in _TYPES if option in words)
+            kind, name = _TYPES[option], flags[option]
+        for at, word in enumerate(words):
+            if word == "--operation":
+                operation = AclOperation[_NAMES.get(words[at + 1], words[at + 1].upper())]
+                bindings.append(
+                    AclBinding(kind, name, pattern, principal, "*", operation, AclPermissionType.ALLOW)
+                )
+    admin = AdminClient({"bootstrap.servers": broker.internal_bootstrap})
+    for future in admin.create_acls(bindings).values():
+        future.result(30)
+
+
+def test_a_wrong_password_exits_77_and_is_not_shown(secured: EmbeddedBroker) -> None:
+    process = refold(secured, "ops", "wrong-pw", "topology", "plan")
+    assert process.returncode == 77, process.stderr
+    assert "refused the credentials" in process.stderr
+    assert "wrong-pw" not in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_a_missing_acl_exits_77_and_names_the_way_out(secured: EmbeddedBroker) -> None:
+    process = refold(secured, "nobody", "nobody-pw", "topology", "apply", "--prefix", "denied")
+    assert process.returncode == 77, process.stderr
+    assert "refold topology render acls" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_the_rendered_rules_are_enough_for_an_operator(secured: EmbeddedBroker, tmp_path: Path) -> None:
+    """Method: grant exactly what `render acls` prints for the role, then do the role's work."""
+    topology = Topology.load("granted", partitions=2)
+    rules = [line for line in acls(topology, {"operator": "User:ops"}) if "User:ops " in line]
+    grant(secured, rules)
+    applied = refold(
+        secured, "ops", "ops-pw", "topology", "apply", "--prefix", "granted", "--partitions", "2"
+    )
+    assert applied.returncode == 0, applied.stderr
+    listed = refold(secured, "ops", "ops-pw", "rejected", "list", "--prefix", "granted", "--json")
+    assert listed.returncode == 0, listed.stderr
+    other = refold(secured, "ops", "ops-pw", "rejected", "list", "--prefix", "other")
+    assert other.returncode in (66, 77), other.stderr
