@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from zlib import crc32
 
-from refold.core.dedup import ring_add
+from refold.core.dedup import SEQ_MASK, ring_add
 from refold.core.events import MessageAppended
 from refold.core.limits import (
     DEDUP_MESSAGE_IDS_MAX,
@@ -141,16 +141,24 @@ def drop_prefix(session: Session, cut: int) -> None:
     session.through = dropped[-1].seq
     session.trunk_id = dropped[-1].id
     session.uncovered += cut
-    trail = session.trail
-    trail.extend([m.seq for m in dropped])
-    if len(trail) > TRAIL_MAX:
-        del trail[:-TRAIL_MAX]
+    extend_trail(session, dropped)
     forget_messages(session, dropped)
     for message in dropped:
         session.recent_bytes -= message.size
     if session.branch_messages:
         # Where a branch leaves the active path may no longer be held.
         session.enc_rest = None
+
+
+def extend_trail(session: Session, trimmed: Iterable[Message]) -> None:
+    trail = session.trail + b"".join([(m.seq & SEQ_MASK).to_bytes(4, "little") for m in trimmed])
+    session.trail = trail[-4 * TRAIL_MAX :]
+
+
+def trail_seqs(session: Session) -> list[int]:
+    """The low 32 bits of the seqs of the last trimmed messages, in path order."""
+    trail = session.trail
+    return [int.from_bytes(trail[at : at + 4], "little") for at in range(0, len(trail), 4)]
 
 
 def forget_messages(session: Session, messages: Iterable[Message]) -> None:
@@ -191,8 +199,7 @@ def _drop_group(session: Session) -> None:
         kept[0].enc = None
     session.head = kept[-1].id if kept else first.id
     session.uncovered += len(dropped)
-    session.trail.append(first.seq)
-    del session.trail[:-TRAIL_MAX]
+    extend_trail(session, (first,))
     forget_messages(session, dropped)
     session.recent_bytes = sum(m.size for m in kept)
 

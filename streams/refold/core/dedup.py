@@ -20,6 +20,7 @@ spliced into the record as it is. The hashes are fixed (blake2b, crc32): Python'
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Final
 from zlib import crc32
 
 from refold.core.envelope import Envelope
@@ -27,7 +28,7 @@ from refold.core.limits import DEDUP_ENTRY_BYTES, DEDUP_EVENT_IDS_MAX, PRODUCERS
 from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import Producer, Session
 
-_SEQ_MASK = 0xFFFFFFFF
+SEQ_MASK: Final = 0xFFFFFFFF
 
 
 def content_hash(type_name: str, payload: bytes) -> bytes:
@@ -47,7 +48,7 @@ def ring_find(ring: bytes, entry_id: str) -> int:
 
 def ring_add(ring: bytes, entry_id: str, content: bytes, seq: int, entries_max: int) -> bytes:
     entry = (
-        blake2b(entry_id.encode(), digest_size=8).digest() + content + (seq & _SEQ_MASK).to_bytes(4, "little")
+        blake2b(entry_id.encode(), digest_size=8).digest() + content + (seq & SEQ_MASK).to_bytes(4, "little")
     )
     if len(ring) >= entries_max * DEDUP_ENTRY_BYTES:
         return ring[DEDUP_ENTRY_BYTES:] + entry
@@ -61,7 +62,7 @@ def ring_content(ring: bytes, at: int) -> bytes:
 def ring_seq(ring: bytes, at: int, newest_seq: int) -> int:
     """The entry's seq; its low 32 bits are stored, and it is the largest such number up to the newest."""
     low = int.from_bytes(ring[at + 12 : at + 16], "little")
-    return newest_seq - ((newest_seq - low) & _SEQ_MASK)
+    return newest_seq - ((newest_seq - low) & SEQ_MASK)
 
 
 def rule_repeat(session: Session, env: Envelope) -> Duplicate | Rejected | None:

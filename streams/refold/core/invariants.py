@@ -117,7 +117,7 @@ def _bounds(session: Session) -> None:
     check(s, len(s.orphans) <= ORPHANS_MAX and s.orphans_bytes <= ORPHANS_BYTES_MAX, "S5", "orphans")
     check(s, len(s.producers) <= PRODUCERS_MAX, "S5", "producers")
     check(s, len(s.aliases) <= ALIASES_MAX and len(s.trunks) <= TRUNKS_MAX, "S5", "aliases or trunks")
-    check(s, len(s.trail) <= TRAIL_MAX, "S5", "the trail")
+    check(s, len(s.trail) <= 4 * TRAIL_MAX, "S5", "the trail")
     check(
         s,
         len(s.event_ids) <= DEDUP_EVENT_IDS_MAX * DEDUP_ENTRY_BYTES

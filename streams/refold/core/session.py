@@ -248,6 +248,7 @@ class Session:
         "enc_context",
         "enc_head",
         "enc_memory",
+        "enc_mid",
         "enc_rest",
         "event_ids",
         "facts",
@@ -335,8 +336,8 @@ class Session:
         self.complete = True
         #: Trimmed messages that no active summary covers.
         self.uncovered = 0
-        #: Seqs of the last trimmed messages of the active path, in path order.
-        self.trail: list[int] = []
+        #: Seqs of the last trimmed messages of the active path, in path order: their low 32 bits, 4 bytes each.
+        self.trail = b""
         self.trunks: dict[str, Trunk] = {}
         self.aliases: dict[str, str] = {}
         self.summary: Summary | None = None
@@ -359,9 +360,10 @@ class Session:
         self.event_ids = b""
         self.message_ids = b""
 
-        # Caches of the encoder: static head; system and summary; branch messages; facts, config, tools,
+        # Caches of the encoder: what never changes (two pieces); system and summary; branch messages; facts, config, tools,
         # branches, link; what changes rarely of the engine part.
         self.enc_head: bytes | None = None
+        self.enc_mid: bytes | None = None
         self.enc_context: bytes | None = None
         self.enc_branches: bytes | None = None
         self.enc_rest: bytes | None = None

@@ -8,8 +8,8 @@ W5  A summary names the message it covers through. It is accepted when that mess
 
 from __future__ import annotations
 
-from refold.core.context import drop_prefix, is_legal_cut, trim
-from refold.core.dedup import ring_find, ring_seq
+from refold.core.context import drop_prefix, is_legal_cut, trail_seqs, trim
+from refold.core.dedup import SEQ_MASK, ring_find, ring_seq
 from refold.core.events import ContextSummarized
 from refold.core.limits import SUMMARY_BYTES_MAX
 from refold.core.rulings import Rejected
@@ -28,8 +28,9 @@ def _position(session: Session, message_id: str) -> tuple[int, int]:
     at = ring_find(session.message_ids, message_id)
     if at >= 0:
         seq = ring_seq(session.message_ids, at, session.seq)
-        if seq in session.trail:
-            return 0, len(session.trail) - 1 - session.trail.index(seq)
+        trail = trail_seqs(session)
+        if seq & SEQ_MASK in trail:
+            return 0, len(trail) - 1 - trail.index(seq & SEQ_MASK)
     return -1, -1
 
 
@@ -52,10 +53,9 @@ def apply_summary(session: Session, seq: int, event: ContextSummarized) -> None:
     covered, behind = _position(session, event.through_message_id)
     if covered > 0:
         drop_prefix(session, covered)
-        session.uncovered = 0
-    else:
-        session.uncovered = max(behind, 0)
-    through_seq = session.through if behind <= 0 else session.trail[len(session.trail) - 1 - behind]
+    session.uncovered = behind
+    low = trail_seqs(session)[-1 - behind] if session.trail else session.through & SEQ_MASK
+    through_seq = seq - ((seq - low) & SEQ_MASK)
     session.summary = Summary(event.text, event.through_message_id, through_seq, seq)
     session.summary_active = True
     session.complete = True

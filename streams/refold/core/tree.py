@@ -113,7 +113,7 @@ def _leave_trunk(session: Session) -> None:
 
 
 def _enter_trunk(session: Session, bottom: str) -> None:
-    session.trail = []
+    session.trail = b""
     session.trunk_id = bottom
     trunk = session.trunks.pop(bottom, None)
     if bottom == "" and trunk is None:
