@@ -26,7 +26,7 @@ from refold.errors import InvalidRecord
 from refold.formats import anthropic
 from refold.formats.body import Body, results_of
 from refold.formats.extra import pack, unpack
-from refold.formats.jsonio import loads
+from refold.formats.jsonio import dumps, loads
 from refold.formats.sources.base import Sheet, SourceSession, session_id, stem_of, time_of
 from refold.formats.sources.claude_links import blocks_of, call_of_agent, prompted_calls
 from refold.formats.sources.files import Reading, documents
@@ -37,6 +37,12 @@ MESSAGE_TYPES: Final = ("user", "assistant")
 #: Hints of a message: its record's number in the file, and the record without its ``message``.
 NUMBER: Final = "n"
 RECORD: Final = "record"
+
+#: A record's own fields above this (tool outputs are repeated there, whole files among them) are kept beside the
+#: message instead of in it, where they would take the place of messages in the context window.
+AROUND_BYTES_MAX: Final = 2_048
+#: ``note`` of such a kept record.
+AROUND: Final = "around"
 
 Record = dict[str, Any]
 
@@ -70,18 +76,24 @@ class ClaudeCode:
 
         The events of all sessions of a file give the whole file.
         """
-        numbered = [one for event in events for one in _record_out(event)]
-        return [record for _, record in sorted(numbered, key=lambda one: one[0])]
+        around: dict[int, Record] = {}
+        found: dict[int, Record] = {}
+        for event in events:
+            payload = event["payload"]
+            if event["type"] == "SourceRecordKept" and payload["source"] == NAME:
+                record = loads(record_bytes(payload), where="a kept record")
+                (around if payload["note"] == AROUND else found)[payload["index"]] = record
+            elif event["type"] == "MessageAppended" and payload["extra_format"] == NAME:
+                number, record = _message_out(payload)
+                found[number] = record
+        return [{**around.get(number, {}), **found[number]} for number in sorted(found)]
 
 
-def _record_out(event: Mapping[str, Any]) -> Iterator[tuple[int, Record]]:
-    payload = event["payload"]
-    if event["type"] == "SourceRecordKept" and payload["source"] == NAME:
-        yield payload["index"], loads(record_bytes(payload), where="a kept record")
-    elif event["type"] == "MessageAppended" and payload["extra_format"] == NAME:
-        rest, hints = unpack(payload["extra"])
-        number, record = hints.pop(NUMBER), hints.pop(RECORD)
-        yield number, {**record, "message": anthropic.message_out({**payload, "extra": pack(rest, hints)})}
+def _message_out(body: Mapping[str, Any]) -> tuple[int, Record]:
+    """(number in the file, record) of a message."""
+    rest, hints = unpack(body["extra"])
+    number, record = hints.pop(NUMBER), hints.pop(RECORD, {})
+    return number, {**record, "message": anthropic.message_out({**body, "extra": pack(rest, hints)})}
 
 
 @dataclass(slots=True)
@@ -170,13 +182,17 @@ class _File:
         chain.sheet.message(body, source=record, time_ms=time_ms)
 
     def _body(self, chain: _Chain, index: int, record: Record) -> Body:
-        around = {key: value for key, value in record.items() if key != "message"}
         uuid = record["uuid"] if isinstance(record.get("uuid"), str) else f"record-{index}"
         body = anthropic.message_in(record["message"], message_id=uuid)
         body["parent_id"] = self._parent(chain, body, self._ancestor(record, chain))
         rest, hints = unpack(body["extra"])
+        around = {key: value for key, value in record.items() if key != "message"}
         body["extra_format"] = NAME
         body["extra"] = pack(rest, {**hints, NUMBER: index, RECORD: around})
+        if len(dumps(around)) > AROUND_BYTES_MAX:
+            body["extra"] = pack(rest, {**hints, NUMBER: index})
+            time_ms = time_of(record.get("timestamp"))
+            chain.sheet.keep(around, file=self._path.name, index=index, note=AROUND, time_ms=time_ms)
         return body
 
     def _ancestor(self, record: Record, chain: _Chain) -> str:
