@@ -30,6 +30,8 @@ class MemorySession(SessionWrites):
         self._name = session
         self._state = initial(tenant, session)
         self._offsets = itertools.count()
+        #: Journal values of the events so far, as a worker would have written them.
+        self.journal: list[bytes] = []
 
     async def publish(self, event_type: str, payload: Mapping[str, Any] | bytes, **options: Any) -> Receipt:
         number = next(self._offsets)
@@ -52,6 +54,7 @@ class MemorySession(SessionWrites):
             raise InvariantViolation(
                 f"the uninterrupted run had {event_type} of {self._name} refused: {ruling}"
             )
+        self.journal.append(journal_value(ruling.seq, ruling.time_ms, 0, number, read))
         evolve(self._state, ruling.seq, ruling.time_ms, 0, number, read, event)
         return Receipt(envelope.event_id, event_type, 0, number, number, options.get("message_id"))
 
