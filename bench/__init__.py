@@ -1,0 +1,3 @@
+"""Benchmarks: refold and its peers side by side in one run. Each module prints one JSON object last (``--json``)."""
+
+from __future__ import annotations
