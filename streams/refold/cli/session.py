@@ -1,0 +1,374 @@
+"""``refold session``: look at one session, prove its state, release it, delete it.
+
+``show``, ``events --payload`` and ``export`` print what people wrote: that is what they are asked for.
+Nothing else here does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
+from refold.cli.output import Output
+from refold.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from refold.client import Refold, SessionEvent, SnapshotView
+
+T = TypeVar("T")
+
+#: ``show`` prints this much of each message; ``--json`` and ``export`` print all.
+PREVIEW_CHARS_MAX: Final = 100
+#: Pause between two looks of ``events --follow``.
+FOLLOW_POLL_S: Final = 0.5
+
+EXIT_DIFFERENT: Final = 1
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
+
+app = typer.Typer(help="Look at one session: show, events, export, fold, where.", no_args_is_help=True)
+
+
+def _with_client(
+    bootstrap: str | None, prefix: str | None, tenant: str | None, work: Callable[[Refold], Awaitable[T]]
+) -> T:
+    from refold.client import Refold
+
+    async def run() -> T:
+        async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
+            return await work(rf)
+
+    return asyncio.run(run())
+
+
+@app.command()
+def show(
+    session: SessionArgument,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a session's committed state: what its next model call would see, tool calls, facts."""
+    from refold.wire.owner import OPAQUE_FIELDS, json_ready
+
+    async def work(rf: Refold) -> SnapshotView | None:
+        return await rf.session(session).state(min_seq=0)
+
+    view = _with_client(bootstrap, prefix, tenant, work)
+    if view is None:
+        raise NotFound(f"session {session!r} does not exist: it was never opened, or it was deleted.")
+    out = Output(as_json)
+    if as_json:
+        public = {name: value for name, value in view.data.items() if name not in OPAQUE_FIELDS}
+        out.result({**json_ready(public), "bytes": len(view.raw), "stale": view.stale})
+        return
+    _print_state(out, view)
+
+
+def _print_state(out: Output, view: SnapshotView) -> None:
+    data, context = view.data, view.data["context"]
+    if view.stale:
+        out.note("no worker answered: read from the state topic")
+    out.say(f"{view.tenant}/{view.session}  seq {view.seq}  {view.status}  {len(view.raw)} bytes")
+    out.say(f"created {_iso(data['created_at_ms'])}, changed {_iso(data['updated_at_ms'])} (session time)")
+    for (topic, partition), next_offset in view.frontier.items():
+        out.say(f"folded up to {topic}[{partition}] offset {next_offset}")
+    if context["summary"] and context["summary_active"]:
+        out.say(f"\nsummary of all up to seq {context['summary']['through_seq']}:")
+        out.say(f"  {_short(context['summary']['text'])}")
+    if context["uncovered"]:
+        out.say(f"\n{context['uncovered']} earlier messages are in neither summary nor window")
+    out.say("\nmessages:")
+    out.table(
+        ("seq", "role", "id", "content"),
+        (
+            (m["seq"], m["role"], m["message_id"], _content(m))
+            for m in [*context["system"], *context["recent_messages"]]
+        ),
+    )
+    if data["tools"]:
+        out.say("\ntool calls:")
+        out.table(
+            ("operation", "tool", "state", "attempt", "result"),
+            (
+                (r["operation_id"], r["tool"], r["state"], r["attempt"], _short(r["result_summary"] or ""))
+                for r in data["tools"]
+            ),
+        )
+    if data["facts"]:
+        out.say("\nfacts:")
+        out.table(("name", "value"), ((f["name"], _short(f["value"])) for f in data["facts"]))
+    if data["branches"]:
+        heads = ", ".join(branch["head_message_id"] for branch in data["branches"])
+        out.say(f"\nother branches end at: {heads}")
+
+
+@app.command()
+def events(
+    session: SessionArgument,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only events with a higher seq.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more; one line each, until ^C.")] = False,
+    payload: Annotated[bool, typer.Option("--payload", help="Also print what the events say.")] = False,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a session's accepted events from the journal, by seeking.
+
+    With --json one object that holds them all; with --json --follow one object per line and event.
+    """
+    import orjson
+
+    out = Output(as_json)
+    rows: list[dict[str, Any]] = []
+
+    def take(event: SessionEvent) -> None:
+        row = _event_row(event, payload)
+        if not as_json:
+            line = f"{row['seq']:>6}  {_iso(row['time_ms'])}  {row['type']:<26}  {row['event_id']}"
+            out.say(line + (f"  {orjson.dumps(row['payload']).decode()}" if payload else ""))
+        elif follow:
+            print(orjson.dumps(row).decode(), flush=True)
+        else:
+            rows.append(row)
+
+    async def work(rf: Refold) -> int:
+        last, left = after, limit
+        chat = rf.session(session)
+        while True:
+            async with aclosing(chat.events(last, left)) as source:
+                async for event in source:
+                    take(event)
+                    last = event.seq
+                    left = None if left is None else left - 1
+            if not follow or left == 0:
+                return last
+            await asyncio.sleep(FOLLOW_POLL_S)
+
+    last = _with_client(bootstrap, prefix, tenant, work)
+    if not follow:
+        out.result({"session": session, "events": rows, "last_seq": last})
+
+
+def _event_row(event: SessionEvent, payload: bool) -> dict[str, Any]:
+    from refold.wire.owner import json_ready
+
+    env = event.envelope
+    row: dict[str, Any] = {
+        "seq": event.seq,
+        "type": event.type,
+        "event_id": event.event_id,
+        "time_ms": event.time_ms,
+        "event_time_ms": env.event_time_ms,
+        "actor": None if env.actor is None else env.actor._asdict(),
+        "producer": env.producer_id,
+        "bytes": len(env.raw),
+        "journal": [event.journal_partition, event.journal_offset],
+        "inbox": [event.inbox_partition, event.inbox_offset],
+    }
+    if payload:
+        known = event.payload
+        row["payload"] = json_ready(env.payload if known is None else known)
+    return row
+
+
+@app.command()
+def export(
+    session: SessionArgument,
+    format: Annotated[  # noqa: A002 - the flag's name
+        str, typer.Option("--format", help="source, openai, anthropic, otel or raw.")
+    ] = "openai",
+    to: Annotated[Path | None, typer.Option("--to", help="Write to this file. Default: stdout.")] = None,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Export a whole session, one JSON document per line.
+
+    source: exactly what was imported. openai, anthropic, otel: the active path as that provider takes it.
+    raw: the context in refold's own messages. Content kept in the blob store is fetched and checked.
+    """
+    from refold.cli.session_export import FORMATS
+    from refold.cli.session_export import export as documents_of
+
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: there are {', '.join(FORMATS)}.")
+    if as_json and to is None:
+        raise UsageError("--json needs --to FILE: without it the export itself goes to stdout.")
+
+    async def work(rf: Refold) -> list[bytes]:
+        return await documents_of(rf.session(session), format, rf.connection.blobs)
+
+    documents = _with_client(bootstrap, prefix, tenant, work)
+    if to is None:
+        for document in documents:
+            print(document.decode(), flush=True)
+        return
+    to.write_bytes(b"".join(document + b"\n" for document in documents))
+    out = Output(as_json)
+    out.say(f"{len(documents)} documents written to {to}")
+    out.result({"session": session, "format": format, "documents": len(documents), "file": str(to)})
+
+
+@app.command()
+def fold(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="One session.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every session.")] = False,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fold the journal again and compare with the stored state, byte for byte. Exits 1 on any difference."""
+    from refold.cli.session_fold import fold_all, fold_one
+
+    if (session is None) == (not everything):
+        raise UsageError("say which session to fold, or --all.")
+    out = Output(as_json)
+
+    async def work(rf: Refold) -> Any:
+        if session is not None:
+            return await fold_one(rf, session)
+        return await fold_all(rf, progress=out.note)
+
+    report = _with_client(bootstrap, prefix, tenant, work)
+    for difference in report.differences:
+        out.say(f"{difference.key}: {difference.what}")
+    if report.more_differences:
+        out.say(f"… and {report.more_differences} more")
+    out.say(
+        f"{report.sessions} sessions, {report.events} events folded: {report.equal} equal, "
+        f"{report.sessions - report.equal} different"
+    )
+    out.result(report.as_json())
+    if report.sessions != report.equal:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def where(
+    session: SessionArgument,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which partition a session belongs to and which worker owns it."""
+
+    async def work(rf: Refold) -> dict[str, Any]:
+        chat = rf.session(session)
+        router = rf.connection.owners.router
+        owner = await router.owner(chat.partition)
+        return {
+            "session": f"{chat.tenant}/{chat.id}",
+            "partition": chat.partition,
+            "owner": None if owner is None else owner.instance,
+            "url": None if owner is None else owner.url,
+            "members": router.members,
+        }
+
+    found = _with_client(bootstrap, prefix, tenant, work)
+    out = Output(as_json)
+    owner = f"{found['owner']} at {found['url']}" if found["owner"] else "no worker"
+    out.say(f"{found['session']}: partition {found['partition']}, owned by {owner}")
+    out.result(found)
+
+
+@app.command()
+def release(
+    session: SessionArgument,
+    reason: Annotated[str | None, typer.Option("--reason", help="Kept in the journal.")] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Who releases it; kept in the journal.")] = None,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Release a quarantined session: replay its parked events in order, then let new ones through.
+
+    Safe to run again after an interruption: what was replayed is recognised.
+    """
+    from refold.cli.session_release import release as run_release
+
+    out = Output(as_json)
+
+    async def work(rf: Refold) -> dict[str, Any]:
+        return await run_release(rf, session, by=by, reason=reason, progress=out.note)
+
+    done = _with_client(bootstrap, prefix, tenant, work)
+    out.say(
+        f"released: {done['replayed']} parked events replayed, {done['accepted']} accepted, "
+        f"{done['duplicates']} already in, {done['refused']} refused"
+    )
+    for code, count in done["refused_by_code"].items():
+        out.say(f"  {code}: {count}")
+    out.result(done)
+
+
+@app.command()
+def delete(
+    session: SessionArgument,
+    reason: Annotated[str | None, typer.Option("--reason", help="Kept in the journal.")] = None,
+    yes: YesOption = False,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a session's state. The journal keeps its events; the next event begins a new session."""
+    out = Output(as_json)
+    out.confirm(f"Delete the state of session {session!r}?", yes=yes)
+
+    async def work(rf: Refold) -> dict[str, Any]:
+        receipt = await rf.session(session).delete(reason)
+        ruling = await receipt.ruling()
+        return {"session": session, "status": ruling.status, "seq": ruling.seq, "code": ruling.code}
+
+    done = _with_client(bootstrap, prefix, tenant, work)
+    if done["status"] == "duplicate":
+        raise NotFound(f"session {session!r} does not exist: nothing was deleted.")
+    if done["status"] == "rejected":
+        raise UsageError(f"the deletion was rejected: {done['code']}.")
+    out.say(f"session {session} deleted at seq {done['seq']}")
+    out.result(done)
+
+
+def _iso(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= PREVIEW_CHARS_MAX else line[: PREVIEW_CHARS_MAX - 1] + "…"
+
+
+def _content(message: Any) -> str:
+    from refold.wire.parts import Part, from_wire
+
+    if message["elided"]:
+        return f"({message['elided']['length']} bytes, in the journal at seq {message['seq']})"
+    shown = []
+    for item in message["content"]:
+        part = item if isinstance(item, Part) else from_wire(item)
+        fields = part.fields
+        if part.type == "tool_call":
+            shown.append(f"{fields['name']}({fields['arguments']})")
+        elif part.type == "tool_result":
+            inner = " ".join(piece.text or f"[{piece.type}]" for piece in part.content)
+            shown.append(f"{fields['call_id']} -> {inner}")
+        else:
+            shown.append(part.text if part.text is not None else f"[{part.type}]")
+    return _short(" ".join(shown))
