@@ -19,7 +19,11 @@ from refold.core import decide, evolve, initial
 from refold.core.envelope import Envelope
 from refold.core.rulings import Accepted
 from refold.errors import InvariantViolation
-from refold.wire import decode, decode_envelope, decode_event, encode_envelope, encode_snapshot
+from refold.wire.codec import decode
+from refold.wire.envelope import decode_envelope, encode_envelope
+from refold.wire.events import decode_event
+from refold.wire.journal import journal_value
+from refold.wire.snapshot import encode_snapshot
 
 
 class MemorySession(SessionWrites):

@@ -27,8 +27,6 @@ from refold.topology.names import TopicNames
 
 Say = Callable[[str], None]
 
-#: Key half of the sessions: the tenant.
-TENANT: Final = "bfcl"
 #: Conversations begin within this part of the run and take the rest, so the load is about even.
 STARTS_FRACTION: Final = 0.25
 LENGTH_FRACTION: Final = 0.72
@@ -84,10 +82,10 @@ async def run_demo(stack: Stack, *, sessions: int | None, seconds: float, say: S
             asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.journal, PARTITIONS),
             asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.state, PARTITIONS),
             asyncio.to_thread(control.finish, inbox),
-            _uninterrupted(conversations, model, played),
+            _uninterrupted(settings.tenant, conversations, model, played),
         )
         reaper.settle()
-        verdict = judge(TENANT, conversations, played, reference, journal, state)
+        verdict = judge(settings.tenant, conversations, played, reference, journal, state)
         waits = [wait for run in played.values() for wait in run.waits_ms]
         return Report(
             verdict=verdict,
@@ -113,7 +111,7 @@ async def _play_all(
     began: float,
     seconds: float,
 ) -> Mapping[str, Played]:
-    async with Refold(settings=settings, tenant=TENANT) as rf:
+    async with Refold(settings=settings) as rf:
 
         async def one(index: int, conversation: Conversation) -> Played:
             start = seconds * STARTS_FRACTION * index / len(conversations)
@@ -129,12 +127,12 @@ async def _play_all(
 
 
 async def _uninterrupted(
-    conversations: Sequence[Conversation], model: Model, played: Mapping[str, Played]
+    tenant: str, conversations: Sequence[Conversation], model: Model, played: Mapping[str, Played]
 ) -> Mapping[str, bytes]:
     """session -> snapshot of the run without Kafka and without crashes."""
     values = {}
     for conversation in conversations:
-        session = MemorySession(TENANT, conversation.session)
+        session = MemorySession(tenant, conversation.session)
         again = model if isinstance(model, LocalModel) else SpokenWords(played[conversation.session].words)
         await Player(conversation, session, again).play()
         values[conversation.session] = session.value
@@ -147,10 +145,9 @@ def commands_to_try(stack: Stack, executable: Path) -> list[str]:
     where = "" if stack.usual else f" --bootstrap {stack.settings.kafka.bootstrap}"
     if stack.settings.topic_prefix != "refold":
         where += f" --prefix {stack.settings.topic_prefix}"
-    first = f"{TENANT}/multi_turn_base_0"
     return [
-        f"{executable} session show {first}{where}",
-        f"{executable} session export {first} --format openai{where}",
+        f"{executable} session show multi_turn_base_0{where}",
+        f"{executable} session export multi_turn_base_0 --format openai{where}",
         f"{executable} session fold --all{where}",
     ]
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from refold.core import evolve, initial
 from refold.core.session import Session
-from refold.wire import decode_event, decode_journal, encode_snapshot
+from refold.wire.events import decode_event
+from refold.wire.journal import decode_journal
+from refold.wire.snapshot import encode_snapshot
 
 
 class Refolder:

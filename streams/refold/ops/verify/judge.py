@@ -19,7 +19,18 @@ DIFFERENCES_SHOWN_MAX: Final = 50
 #: Class of reason in the oracle -> codes the product may give. The bytes decide between the first ones.
 CODES: Final[Mapping[str, frozenset[str]]] = {
     "key": frozenset({"bad_key", "key_mismatch"}),
-    "bytes": frozenset({"empty_value", "bad_frame", "unknown_schema", "undecodable", "bad_text"}),
+    "bytes": frozenset(
+        {
+            "empty_value",
+            "bad_frame",
+            "bad_magic",
+            "unknown_schema",
+            "unknown_subject",
+            "undecodable",
+            "bad_text",
+            "lone_surrogate",
+        }
+    ),
     "conflict": frozenset({"conflict"}),
     "expected_seq": frozenset({"expected_seq"}),
 }
