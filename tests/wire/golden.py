@@ -1,7 +1,7 @@
 """Golden bytes: what every subject version looks like on the wire, kept in ``schemas/golden``.
 
-``PYTHONPATH=tests python -m wire.golden`` writes the files that are missing and never changes one: old bytes are in
-journals for ever. Bytes stand in the JSON as ``{"$hex": …}``.
+``PYTHONPATH=tests python -m wire.golden`` writes the files that are missing and never changes one: old bytes
+are in journals for ever. Bytes stand in the JSON as ``{"$hex": …}``.
 """
 
 from __future__ import annotations

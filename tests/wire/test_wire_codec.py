@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import fastavro
@@ -24,6 +25,18 @@ PARSED = {subject: fastavro.parse_schema(newest(subject).schema) for subject in 
 RECORDS = {subject: strategy(newest(subject).schema) for subject in SUBJECTS}
 
 PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+OUTCOMES = {None, *REJECT_CODES}
+
+
+def outcome(read: Callable[[Any], object], value: Any) -> str | None:
+    """The code it is refused with, None when it is taken; any other exception comes through."""
+    try:
+        read(value)
+    except InvalidRecord as error:
+        return error.code
+    return None
 
 
 def refused(value: bytes | None, expect: str | None = None) -> str:
@@ -227,7 +240,7 @@ def test_defaults_are_never_shared_between_records() -> None:
 @settings(max_examples=1500, deadline=None)
 @given(data=st.data())
 def test_arbitrary_bytes_raise_invalid_record_or_decode(data: st.DataObject) -> None:
-    """Fuzz: random bytes, random bytes behind a known frame, and damaged records; only InvalidRecord comes out."""
+    """Fuzz: random bytes, also behind a known frame, and damaged records; only InvalidRecord comes out."""
     subject = data.draw(st.sampled_from(SUBJECTS))
     frame = newest(subject).frame
     good = encode(subject, sample(newest(subject).schema))
@@ -245,19 +258,10 @@ def test_arbitrary_bytes_raise_invalid_record_or_decode(data: st.DataObject) -> 
             + data.draw(st.binary(min_size=1, max_size=4))
             + good[at + data.draw(st.integers(0, 4)) :]
         )
-    for read in (decode, decode_envelope, decode_journal):
-        try:
-            read(value)
-        except InvalidRecord as error:
-            assert error.code in REJECT_CODES
-            assert error.reason
+    assert {outcome(read, value) for read in (decode, decode_envelope, decode_journal)} <= OUTCOMES
     if kind == "cut":
         assert refused(value)
-    for part_kind in KINDS:
-        try:
-            check_parts([Part(part_kind, data=value)])
-        except InvalidRecord as error:
-            assert error.code in REJECT_CODES
+    assert {outcome(check_parts, [Part(kind, data=value)]) for kind in KINDS} <= OUTCOMES
 
 
 @settings(max_examples=800, deadline=None)

@@ -33,7 +33,7 @@ from refold.wire.canonical import guid_of, sha256_of
 from refold.wire.readers import compile_reader
 from refold.wire.schemafiles import Schema, full_name
 from refold.wire.schemalock import Pin
-from refold.wire.schemas import SchemaEntry, SchemaRegistry
+from refold.wire.schemas import SchemaEntry, SchemaRegistry, registry
 
 #: Foreign schemas kept. A registry of a company holds hundreds; 1 024 of 20 KB are 20 MB at most.
 CACHE_ENTRIES_MAX: Final = 1024
@@ -199,3 +199,14 @@ class ConfluentRegistry:
                 f"the schema registry at {self._url} does not answer ({error}): check registry_url",
                 retry_after_s=1.0,
             ) from None
+
+
+def use_registry(url: str | None) -> None:
+    """Called once at start with the setting ``registry_url``: None = the file registry alone.
+
+    Does not ask the registry anything yet. Raises ConfigError for a URL that is none.
+    """
+    if url is None:
+        registry().foreign = None
+    else:
+        ConfluentRegistry(url, registry()).attach()

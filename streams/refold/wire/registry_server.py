@@ -14,9 +14,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import fastavro
 from aiohttp import web
+from fastavro.schema import SchemaParseException, UnknownType
 
-from refold.errors import ConfigError, InvalidRecord
+from refold.errors import InvalidRecord
 from refold.wire.canonical import canonical_form
 from refold.wire.compat import incompatibilities
 from refold.wire.schemafiles import Schema
@@ -125,10 +127,7 @@ class RegistryServer:
 
     def _same(self, entries: tuple[SchemaEntry, ...], schema: Schema) -> SchemaEntry | None:
         """The newest of ``entries`` that means the same as ``schema`` (docs do not count)."""
-        try:
-            wanted = canonical_form(schema)
-        except (KeyError, TypeError, AttributeError):
-            return None
+        wanted = canonical_form(schema)
         return next((e for e in reversed(entries) if canonical_form(e.schema) == wanted), None)
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -239,14 +238,11 @@ class RegistryServer:
         else:
             against = list(self._of_subject(request)[1])
         messages = []
-        try:
-            for entry in against:
-                messages += [
-                    f"{rule.upper()} against version {entry.version}: {path}: {text}"
-                    for path, rule, text in incompatibilities(entry.schema, schema)
-                ]
-        except (KeyError, TypeError, AttributeError, ConfigError) as error:
-            raise RegistryError(422, INVALID_SCHEMA, f"Invalid schema: {error!r}") from None
+        for entry in against:
+            messages += [
+                f"{rule.upper()} against version {entry.version}: {path}: {text}"
+                for path, rule, text in incompatibilities(entry.schema, schema)
+            ]
         answer: dict[str, Any] = {"is_compatible": not messages}
         if request.query.get("verbose", "false") == "true":
             answer["messages"] = messages
@@ -270,10 +266,19 @@ async def _posted_schema(request: web.Request) -> Schema:
         if body.get("schemaType", "AVRO") != "AVRO" or body.get("references"):
             raise RegistryError(422, INVALID_SCHEMA, "Only self-contained AVRO schemas are known here")
         schema = json.loads(body["schema"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        fastavro.parse_schema(schema)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        SchemaParseException,
+        UnknownType,
+    ) as error:
         raise RegistryError(422, INVALID_SCHEMA, f"Invalid schema: {error!r}") from None
-    if not isinstance(schema, dict):
-        raise RegistryError(422, INVALID_SCHEMA, "Invalid schema: not a record")
+    if not isinstance(schema, dict) or "name" not in schema:
+        raise RegistryError(422, INVALID_SCHEMA, "Invalid schema: not a named type")
     return schema
 
 
