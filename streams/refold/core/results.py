@@ -249,7 +249,7 @@ def _swap(session: Session, old: Message, new: Message | None) -> None:
 # --- orphans -----------------------------------------------------------------------------------------
 
 
-def _cost(orphan: Orphan) -> int:
+def orphan_cost(orphan: Orphan) -> int:
     texts = 0
     for result in orphan.results:
         for text in (result.operation_id, result.call_id, result.summary, result.error):
@@ -269,7 +269,7 @@ def _hold(session: Session, message: Message, results: list[OrphanResult]) -> No
         elide(message)
     orphan = Orphan(message, results[:ORPHAN_RESULTS_MAX])
     session.orphans.append(orphan)
-    session.orphans_bytes += _cost(orphan)
+    session.orphans_bytes += orphan_cost(orphan)
     session.held[message.id] = message
     add_alias(session, message.id, session.head)
     while len(session.orphans) > ORPHANS_MAX or session.orphans_bytes > ORPHANS_BYTES_MAX:
@@ -279,7 +279,7 @@ def _hold(session: Session, message: Message, results: list[OrphanResult]) -> No
 
 def release_orphan(session: Session, orphan: Orphan, *, forget: bool = True) -> None:
     session.orphans.remove(orphan)
-    session.orphans_bytes -= _cost(orphan)
+    session.orphans_bytes -= orphan_cost(orphan)
     session.enc_memory = None
     if forget:
         forget_messages(session, (orphan.message,))

@@ -1,7 +1,7 @@
 """Reading a MessageAppended payload: by hand for one plain text, by the compiled reader for the rest.
 
-The plain case is most of the traffic and the budget is a few microseconds: the fields the fold needs are read,
-everything else is only checked. Both ways accept and refuse exactly the same bytes (a test compares them).
+The plain case is most of the traffic, at a budget of microseconds: the fields the fold needs are read and
+the rest is only checked. Both ways accept and refuse exactly the same bytes (a test compares them).
 """
 
 from __future__ import annotations

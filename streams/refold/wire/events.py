@@ -27,7 +27,7 @@ _message_frame: bytes = b""
 
 
 def decode_event(env: Envelope) -> ev.Event:
-    """The event in an envelope. Raises InvalidRecord for the payload of a known type, as ``codec.decode`` does."""
+    """The event in an envelope. Raises InvalidRecord for a known type's payload, as ``codec.decode`` does."""
     payload = env.payload
     if env.type == "MessageAppended" and env.type_version == 1:
         if payload[:5] == (_message_frame or _load_message_frame()):
@@ -85,7 +85,7 @@ def _settings(r: dict[str, Any]) -> ev.Settings:
 
 
 def _outcome(r: dict[str, Any], env: Envelope) -> dict[str, Any]:
-    """What ToolCallCompleted and ToolCallFailed share: the tool message that shows the result is made here."""
+    """What ToolCallCompleted and ToolCallFailed share; makes the tool message that shows the result."""
     parts = [from_wire(item) for item in r["content"]]
     check_parts(parts)
     message_id = r["message_id"] or f"@{env.event_id}"
