@@ -2,8 +2,9 @@
 
 ``follow=False`` ends at the log end *as of the start*: every partition is read until its position has passed
 the high watermark taken before the first record. End-of-partition alone is not enough: in ``read_committed``
-it fires at the last stable offset, and what an earlier transaction has committed behind a still open one
-would be missed.
+it fires at the last stable offset, and what another transaction has committed behind a still open one would
+be missed. A ``read_committed`` consumer reports the last stable offset as its watermark too (measured), so
+the mark is taken ``read_uncommitted``, through the admin client.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from refold.client.limits import BULK_RECORDS, READ_STALL_S
 from refold.client.positions import Position
@@ -64,20 +66,18 @@ class TopicReader:
         self._unfinished: dict[int, int] = {}
         self._progress_at = time.monotonic()
         try:
-            self._open(since)
+            self._open(config, since)
         except BaseException:
             self._consumer.close()
             raise
 
-    def _open(self, since: Position) -> None:
+    def _open(self, config: dict[str, Any], since: Position) -> None:
         try:
             metadata = self._consumer.list_topics(self._topic, timeout=METADATA_TIMEOUT_S).topics[self._topic]
             if metadata.error is not None:
                 raise read_failure(metadata.error, self._topic)
-            for partition in sorted(metadata.partitions):
-                low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(self._topic, partition), timeout=METADATA_TIMEOUT_S, cached=False
-                )
+            marks = self._watermarks(config, sorted(metadata.partitions))
+            for partition, (low, high) in marks.items():
                 wanted = since.offsets.get(partition, low)
                 if wanted > high:
                     raise NotFound(
@@ -91,6 +91,22 @@ class TopicReader:
         except KafkaException as error:
             raise read_failure(error.args[0], self._topic) from None
         self._consumer.assign([TopicPartition(self._topic, p, at) for p, at in self._next.items()])
+
+    def _watermarks(self, config: dict[str, Any], partitions: list[int]) -> dict[int, tuple[int, int]]:
+        """First offset and high watermark per partition."""
+        admin = AdminClient(config)
+        places = [TopicPartition(self._topic, partition) for partition in partitions]
+        first, end = (
+            admin.list_offsets(
+                dict.fromkeys(places, spec),
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=METADATA_TIMEOUT_S,
+            )
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        return {
+            place.partition: (first[place].result().offset, end[place].result().offset) for place in places
+        }
 
     @property
     def finished(self) -> bool:

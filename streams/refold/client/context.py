@@ -18,8 +18,8 @@ class Context:
     """What to send to a model. ``request`` holds keyword arguments of a provider's request:
 
     openai ``{"messages": […]}``, anthropic ``{"system"?: […], "messages": […]}``, otel
-    ``{"system_instructions": […], "messages": […]}``, raw ``{"system", "summary", "messages"}`` with
-    refold's own messages and parts.
+    ``{"system_instructions": […], "messages": […]}``, raw ``{"system", "summary", "messages"}``
+    with refold's own messages and parts.
 
     ``seq``: of the snapshot it was made from. ``stale``: made without an owner, from the state topic.
     ``uncovered``: messages of the path that neither the summary nor the newest messages show.

@@ -93,7 +93,7 @@ class Reader:
         self._consumer.close()
 
     def end(self, topic: str, partition: int, timeout_s: float = 10.0) -> tuple[int, int]:
-        """``(first offset, log end)``. The end counts open transactions too."""
+        """``(first offset, last stable offset)``: a read_committed client is told no further end."""
         try:
             low, high = self._consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=timeout_s, cached=False
@@ -103,7 +103,7 @@ class Reader:
         return int(low), int(high)
 
     def offset_at(self, topic: str, partition: int, time_ms: int, timeout_s: float = 10.0) -> int:
-        """First offset appended at or after ``time_ms``; the log end when there is none."""
+        """First offset appended at or after ``time_ms``; the last stable offset when there is none."""
         try:
             found = self._consumer.offsets_for_times(
                 [TopicPartition(topic, partition, max(0, time_ms))], timeout=timeout_s
