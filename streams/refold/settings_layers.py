@@ -41,6 +41,10 @@ OTHER_VARIABLES: Final[frozenset[str]] = frozenset(
         "REFOLD_CACHE",
         # Arms a named point of the commit (engine/points.py); tests and `verify` only.
         "REFOLD_POINT",
+        # The same while the process runs: a file that names the point.
+        "REFOLD_POINT_FILE",
+        # Maven repository of the embedded broker's jars (refold.broker.fetch).
+        "REFOLD_MAVEN_REPO",
         # Recorded data sets the repository's tests read.
         "REFOLD_SHARED_DATA",
     }
