@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 
-from refold.wire.snapshot import decode_session, encode_snapshot
-
 from bench import events
 from refold.core import Accepted, Session, decide, evolve, initial
 from refold.core.slots import split_key
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
 from refold.wire.journal import journal_value
+from refold.wire.snapshot import decode_session, encode_snapshot
 
 EVENTS = 20_000
 SESSIONS = 1_000
