@@ -5,7 +5,8 @@
 - append → ruling at 1 000 events/s through the SDK, beside the median of a bare two-record transaction on the
   same broker (p99 should be at most 10 times that);
 - ``context()`` at 200 requests/s (p99 at most 5 times its median);
-- 50 events of one session out of 10 000 on its partition, and out of ``--history`` (at most twice the former).
+- 50 events of one session out of 10 000 on its partition, and out of ``--history`` (at most twice
+  the former).
 """
 
 from __future__ import annotations

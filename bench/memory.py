@@ -3,7 +3,8 @@
 ``python -m bench.memory [--json] [--sessions 100000] [--hot 5000] [--bootstrap …]``
 
 Every session gets one message, then the hot ones get 20 more each, then the worker is restarted without its
-disk (a restore is where memory peaks). Prints peak resident memory (VmHWM) of both runs and the largest state record.
+disk (a restore is where memory peaks). Prints the peak of
+resident memory (VmHWM) of both runs and the largest state record.
 """
 
 from __future__ import annotations

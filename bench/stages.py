@@ -17,7 +17,8 @@ SESSIONS = 1_000
 
 
 def stage_costs() -> dict[str, float]:
-    """Microseconds per event and stage; ``encode_snapshot`` once per event, ``decode_session`` is a cache miss."""
+    """Microseconds per event and stage. ``encode_snapshot`` ran once per event; ``decode_session`` is what a
+    cache miss costs."""
     records = list(events.messages(EVENTS, SESSIONS, 1))
     spent = dict.fromkeys(
         ("decode_envelope", "decode_event", "decide", "evolve", "journal_value", "encode_snapshot"), 0.0

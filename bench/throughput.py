@@ -2,7 +2,7 @@
 
 ``python -m bench.throughput [--json] [--rounds 3] [--events 60000] [--bootstrap …]``
 
-Both read the same inbox of messages: decode, rule, fold, one journal record per event, one state record, offsets.
+Both read the same inbox of messages: decode, rule, fold, one journal record per event, state, offsets.
 refold: journal, dedup and rejected path on, exactly once; timed from the first to the last committed inbox
 offset as the broker reports it. Stock Faust: at least once, timed from its first to its last folded event
 (which favours it: neither its producer's flush nor its commit counts). Rounds alternate; medians are printed.
@@ -181,10 +181,11 @@ def main() -> None:
         result,
         options.json,
         [
-            f"refold       {result['refold']['events_per_second']:>10.0f} events/s"
-            f"  {result['refold']['cpu_us_per_event']:.1f} us CPU per event",
-            f"stock Faust  {result['stock_faust']['events_per_second']:>10.0f} events/s"
-            f"  {result['stock_faust']['cpu_us_per_event']:.1f} us CPU per event",
+            *(
+                f"{name:<12}{result[key]['events_per_second']:>10.0f} events/s"
+                f"  {result[key]['cpu_us_per_event']:.1f} us CPU per event"
+                for name, key in (("refold", "refold"), ("stock Faust", "stock_faust"))
+            ),
             f"ratio        {result['ratio_to_stock_faust']:>10.1f}",
             *(f"  {stage:<16}{cost:>8.2f} us" for stage, cost in result["stage_us_per_event"].items()),
         ],
