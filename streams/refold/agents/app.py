@@ -1,0 +1,85 @@
+"""The Faust app of one worker: our transport, our table manager, raw bytes through, one agent per input
+topic.
+
+What would be outside the transaction is off or raises when it is declared: web server (it binds every
+interface), leader topic, topic declaration, tables, ``take``-style buffering over chunks, sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import faust
+
+from refold.agents import inbox
+from refold.engine import transport
+from refold.engine.engine import Engine
+from refold.engine.tables import EngineTables
+from refold.errors import UsageError
+
+#: Chunks in the agent's queue. The engine bounds bytes and records between poll and fold; this only must not
+#: be the tighter bound: 8 000 records in chunks of one are 8 000 chunks.
+STREAM_BUFFER_CHUNKS_MAX = 8_192
+
+
+class RawSchema(faust.Schema):
+    """Chunks through, untouched."""
+
+    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+        return message.key
+
+    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+        return message.value
+
+
+class RefoldApp(faust.App):
+    engine: Engine
+    start_engine: Callable[[], None]
+
+    def raw_schema(self) -> RawSchema:
+        return RawSchema()
+
+    def task(self, fun: Any = None, *, on_leader: bool = False, traced: bool = True) -> Any:
+        if on_leader:
+            raise UsageError("on_leader tasks need Faust's leader topic, which is outside refold's protocol")
+        return super().task(fun, on_leader=on_leader, traced=traced)
+
+    def agent(self, channel: Any = None, *, concurrency: int = 1, **kwargs: Any) -> Any:
+        if concurrency != 1:
+            raise UsageError(
+                "agents run with concurrency=1: a partition is folded in order. Use more processes"
+            )
+        return super().agent(channel, concurrency=concurrency, **kwargs)
+
+    def Table(self, name: str, **kwargs: Any) -> Any:  # noqa: N802 - Faust's name
+        raise UsageError(
+            f"Faust table {name!r} would be outside refold's transaction; keep state in the session"
+        )
+
+    GlobalTable = SetTable = SetGlobalTable = Table
+
+
+def build(engine: Engine, start_engine: Callable[[], None]) -> RefoldApp:
+    """The app, not started. ``start_engine`` is called once, when Faust has subscribed."""
+    transport.register()
+    config = engine.config
+    app = RefoldApp(
+        config.prefix,
+        broker=f"{transport.SCHEME}://{config.bootstrap.split(',')[0].rpartition('://')[2]}",
+        datadir=str(config.store_dir / "faust"),
+        TableManager=EngineTables,
+        web_enabled=False,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        reply_create_topic=False,
+        stream_buffer_maxsize=STREAM_BUFFER_CHUNKS_MAX,
+        stream_wait_empty=False,
+        store="memory://",
+        autodiscover=False,
+    )
+    app.engine = engine
+    app.start_engine = start_engine
+    inbox.attach(app)
+    app.finalize()
+    return app

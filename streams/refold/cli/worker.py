@@ -1,0 +1,159 @@
+"""``refold worker``: run workers, or see who runs.
+
+``refold worker`` is ``refold worker run``. Exit codes as in :mod:`refold.errors`; 0 after a graceful stop.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refold.cli.options import BootstrapOption, EnvironmentOption, JsonOption, PrefixOption, settings_for
+from refold.cli.output import Output
+
+if TYPE_CHECKING:
+    from refold.settings import Settings
+
+app = typer.Typer(help="Run workers: fold the inbox into journal and state.")
+
+ProcessesOption = Annotated[
+    int, typer.Option("--processes", min=1, max=256, help="Worker processes; one uses one core.")
+]
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="RocksDB directories. Default: REFOLD_WORKER__DATA_DIR.")
+]
+InstanceOption = Annotated[
+    str | None,
+    typer.Option("--instance", help="Name of this worker, unique among live ones. Default: the host's."),
+]
+HostOption = Annotated[str | None, typer.Option("--http-host", help="Address of the HTTP port.")]
+PortOption = Annotated[
+    int | None, typer.Option("--http-port", min=0, max=65_535, help="HTTP port; 0 = a free one.")
+]
+SabotageOption = Annotated[
+    str | None, typer.Option("--sabotage", help="Break one rule on purpose (tests, verify). Never in prod.")
+]
+
+
+def _run(settings: Settings, processes: int) -> None:
+    from refold.engine import supervisor, worker
+    from refold.engine.config import EngineConfig
+    from refold.telemetry.logging import configure
+
+    configure(fmt=settings.logging.format, level=settings.logging.level, environment=settings.environment)
+    # Both read the settings now, so that a wrong one is said once and before any process starts.
+    config = EngineConfig.from_settings(settings)
+    if processes == 1:
+        raise typer.Exit(worker.run(config))
+    raise typer.Exit(supervisor.Supervisor(settings, processes, supervisor.command()).run())
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    processes: ProcessesOption = 1,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    environment: EnvironmentOption = None,
+    data_dir: DataDirOption = None,
+    instance: InstanceOption = None,
+    http_host: HostOption = None,
+    http_port: PortOption = None,
+    sabotage: SabotageOption = None,
+) -> None:
+    """Run workers: fold the inbox into journal and state."""
+    if context.invoked_subcommand is None:
+        run(
+            processes=processes,
+            bootstrap=bootstrap,
+            prefix=prefix,
+            environment=environment,
+            data_dir=data_dir,
+            instance=instance,
+            http_host=http_host,
+            http_port=http_port,
+            sabotage=sabotage,
+        )
+
+
+@app.command()
+def run(
+    processes: ProcessesOption = 1,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    environment: EnvironmentOption = None,
+    data_dir: DataDirOption = None,
+    instance: InstanceOption = None,
+    http_host: HostOption = None,
+    http_port: PortOption = None,
+    sabotage: SabotageOption = None,
+) -> None:
+    """Run until SIGTERM or Ctrl-C; then finish what is folded, commit it and leave."""
+    settings = settings_for(
+        bootstrap=bootstrap,
+        prefix=prefix,
+        environment=environment,
+        worker__data_dir=data_dir,
+        worker__instance=instance,
+        worker__http_host=http_host,
+        worker__http_port=http_port,
+        worker__sabotage=sabotage,
+    )
+    if processes > 1:
+        # Children read the environment and the file: flags of this command must reach them.
+        _export(
+            bootstrap=bootstrap,
+            prefix=prefix,
+            environment=environment,
+            http_host=http_host,
+            sabotage=sabotage,
+        )
+    _run(settings, processes)
+
+
+def _export(**flags: str | None) -> None:
+    import os
+
+    from refold.cli.options import ROOT
+
+    names = {
+        "bootstrap": "REFOLD_BOOTSTRAP",
+        "prefix": "REFOLD_TOPIC_PREFIX",
+        "environment": "REFOLD_ENVIRONMENT",
+        "http_host": "REFOLD_WORKER__HTTP_HOST",
+        "sabotage": "REFOLD_WORKER__SABOTAGE",
+    }
+    for flag, value in flags.items():
+        if value is not None:
+            os.environ[names[flag]] = value
+    if ROOT.config is not None:
+        os.environ["REFOLD_CONFIG"] = str(ROOT.config)
+
+
+@app.command()
+def status(
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Members of the workers' group, what they own, and whether they answer."""
+    from confluent_kafka.admin import AdminClient
+
+    from refold.engine.members import look
+
+    settings = settings_for(bootstrap=bootstrap, prefix=prefix)
+    out = Output(as_json)
+    members = look(
+        AdminClient(settings.kafka_config("admin")), settings.topic_prefix, settings.kafka.bootstrap
+    )
+    rows: list[dict[str, Any]] = [member.row() for member in members]
+    if not rows:
+        out.say(f"no worker is a member of group {settings.topic_prefix}; start one with `refold worker`")
+    else:
+        out.table(
+            ("instance", "url", "partitions", "ready"),
+            [(r["instance"], r["url"], ",".join(map(str, r["partitions"])), r["ready"]) for r in rows],
+        )
+    out.result({"group": settings.topic_prefix, "members": rows})

@@ -1,0 +1,120 @@
+"""The ownership table: which partitions this process owns, since when, and how far each is.
+
+*Assignment epoch*: a number never used twice in this process, given to a partition each time it is assigned.
+Chunks, overlay entries and offset lists carry it: a stale chunk is dropped, a stale commit entry is a bug.
+*Fetch epoch*: raised each time the source of a kept partition is rewound (rule A); chunks polled before are
+dropped.
+
+Changed on the event loop only; the commit thread and the restore threads read it (dict reads are atomic).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+from refold.engine.commit import Written
+from refold.engine.lifecycle import State, move
+from refold.errors import InvariantViolation
+
+
+class Partition:
+    __slots__ = (
+        "assigned_at",
+        "cancelled",
+        "committed",
+        "epoch",
+        "fetch_epoch",
+        "number",
+        "position",
+        "progress",
+        "restoring_since",
+        "ruled_ms",
+        "state",
+        "task",
+        "written",
+    )
+
+    def __init__(self, number: int, epoch: int) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.fetch_epoch = 0
+        self.state = State.ASSIGNED
+        #: Next inbox offset to be folded / next offset as committed.
+        self.position = -1
+        self.committed = -1
+        self.written: Written | None = None
+        self.cancelled = threading.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.assigned_at = time.monotonic()
+        self.restoring_since = 0.0
+        #: Append time of the newest record ruled on here, 0 before the first.
+        self.ruled_ms = 0
+        #: Fraction of the restore done, 0 … 1; set by the restore thread.
+        self.progress = 0.0
+
+    def move(self, to: State) -> None:
+        self.state = move(self.number, self.state, to)
+
+
+class Assignment:
+    def __init__(self) -> None:
+        self._parts: dict[int, Partition] = {}
+        self._epochs = 0
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._parts.values()))
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._parts
+
+    def next_epoch(self) -> int:
+        self._epochs += 1
+        return self._epochs
+
+    def add(self, number: int, epoch: int) -> Partition:
+        part = self._parts[number] = Partition(number, epoch)
+        return part
+
+    def get(self, number: int) -> Partition | None:
+        return self._parts.get(number)
+
+    def live(self, number: int, epoch: int, fetch_epoch: int) -> Partition | None:
+        """The partition if a chunk polled under these epochs is still to be folded."""
+        part = self._parts.get(number)
+        if (
+            part is None
+            or part.epoch != epoch
+            or part.fetch_epoch != fetch_epoch
+            or part.state is not State.LIVE
+        ):
+            return None
+        return part
+
+    def forget(self, part: Partition) -> None:
+        """The partition was given up: moved to an end state and closed."""
+        if self._parts.get(part.number) is part:
+            del self._parts[part.number]
+
+    # What the commit thread reads (``commit.Ownership``).
+
+    def epoch(self, number: int) -> int | None:
+        part = self._parts.get(number)
+        return None if part is None else part.epoch
+
+    def written(self, number: int) -> Written:
+        part = self._parts.get(number)
+        if part is None or part.written is None:
+            raise InvariantViolation(f"partition {number} is to be committed but is not open here")
+        return part.written
+
+    def counts(self) -> dict[str, int]:
+        counts = {state.value: 0 for state in State}
+        for part in self._parts.values():
+            counts[part.state.value] += 1
+        return counts

@@ -1,0 +1,110 @@
+"""Decoded sessions, least recently used first out, bounded by bytes.
+
+Invariants: an entry with unconfirmed changes (touched by an overlay that is not committed) is never evicted,
+because the disk does not have them yet; an abort drops every entry its overlays touched, because the mutable
+session inside has gone on. The unconfirmed ones are bounded by the overlay limit, not by this one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from refold.engine.history import Tail
+
+#: A decoded session against its encoded bytes: message payloads are kept as bytes and spliced, the objects
+#: around them cost about as much again (measured with tracemalloc over conversations of 8 messages).
+DECODED_PER_ENCODED: Final = 2
+
+#: An entry with an empty session: slots, dict entry, dedup memory, key.
+ENTRY_BYTES: Final = 2_000
+
+
+class Entry:
+    """A session in memory. ``session`` is mutable and owned by the engine; it never leaves it."""
+
+    __slots__ = ("encoded_bytes", "key", "partition", "session", "size", "tail", "unconfirmed")
+
+    def __init__(self, key: bytes, partition: int, session: Any, tail: Tail, encoded_bytes: int) -> None:
+        self.key = key
+        self.partition = partition
+        self.session = session
+        self.tail = tail
+        #: As last encoded.
+        self.encoded_bytes = encoded_bytes
+        self.size = ENTRY_BYTES + encoded_bytes * DECODED_PER_ENCODED
+        #: Overlays that touched it and are not committed: 0, 1 or 2.
+        self.unconfirmed = 0
+
+
+class SessionCache:
+    """Not thread-safe: only the event loop uses it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self._bytes_max = bytes_max
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._entries
+
+    def get(self, key: bytes) -> Entry | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            self.misses += 1
+            return None
+        self._entries.move_to_end(key)
+        self.hits += 1
+        return entry
+
+    def peek(self, key: bytes) -> Entry | None:
+        return self._entries.get(key)
+
+    def put(self, entry: Entry) -> None:
+        old = self._entries.pop(entry.key, None)
+        if old is not None:
+            self.bytes -= old.size
+        self._entries[entry.key] = entry
+        self.bytes += entry.size
+        if self.bytes > self._bytes_max:
+            self._evict()
+
+    def resize(self, entry: Entry, encoded_bytes: int) -> None:
+        """The entry was encoded anew: its size is known again."""
+        size = ENTRY_BYTES + encoded_bytes * DECODED_PER_ENCODED
+        if self._entries.get(entry.key) is entry:
+            self.bytes += size - entry.size
+        entry.size = size
+        entry.encoded_bytes = encoded_bytes
+
+    def discard(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                self.bytes -= entry.size
+
+    def discard_partition(self, partition: int) -> None:
+        self.discard([key for key, entry in self._entries.items() if entry.partition == partition])
+
+    def confirmed(self) -> None:
+        """Entries became evictable: make room if there is too much."""
+        if self.bytes > self._bytes_max:
+            self._evict()
+
+    def _evict(self) -> None:
+        # Down to 7/8, so that walking the keys is paid once per many insertions. Unconfirmed entries were
+        # touched a moment ago and sit at the young end: walking from the old end meets few of them.
+        target = self._bytes_max - self._bytes_max // 8
+        for key in list(self._entries):
+            if self.bytes <= target:
+                return
+            entry = self._entries[key]
+            if entry.unconfirmed == 0:
+                del self._entries[key]
+                self.bytes -= entry.size

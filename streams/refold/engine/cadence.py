@@ -1,0 +1,56 @@
+"""When the next commit may start. Pure: all times are arguments, in seconds of one monotonic clock.
+
+A transaction costs the broker about 2 + 0.4 ms × partitions of CPU (measured), and a marker of 78 bytes per
+partition, so commits are spaced; an idle worker commits at once because a lone event should not wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+#: A gap without events after which the next one commits at once.
+IDLE_MS: Final = 10
+
+#: More workers mean more transactions on the same brokers: at least this much of spacing for each.
+PER_WORKER_MS: Final = 1
+
+#: A transaction over more partitions than this costs twice as much (16 -> 7.8 ms, 64 -> 23 ms): space it
+#: double.
+PARTITIONS_BEFORE_DOUBLING: Final = 16
+
+#: Spacing while more chunks wait than are folded: latency is the backlog then, and every commit writes one
+#: state record per touched session, so larger commits write fewer. 10 commits/s.
+SATURATED_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    interval_min_ms: int
+
+    def interval_ms(self, *, workers: int, partitions: int) -> int:
+        base = max(self.interval_min_ms, workers * PER_WORKER_MS)
+        return base * 2 if partitions > PARTITIONS_BEFORE_DOUBLING else base
+
+    def delay_s(
+        self,
+        now: float,
+        *,
+        last_start: float,
+        first_event: float,
+        previous_event: float,
+        saturated: bool,
+        workers: int,
+        partitions: int,
+    ) -> float:
+        """Seconds to wait before the next commit, 0 for now.
+
+        ``first_event``: when the oldest event of the waiting overlay was folded; ``previous_event``: the last
+        one before it.
+        """
+        if saturated:
+            return max(0.0, last_start + max(SATURATED_MS, self.interval_min_ms) / 1000 - now)
+        if first_event - previous_event >= IDLE_MS / 1000:
+            return 0.0
+        interval = self.interval_ms(workers=workers, partitions=partitions) / 1000
+        return max(0.0, last_start + interval - now)

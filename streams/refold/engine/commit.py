@@ -1,0 +1,448 @@
+"""The commit: one transaction over journal, state, history, rejected, forwards and offsets, then RocksDB.
+
+Order (rule F, rule A), each gap a named point (:data:`refold.engine.points.COMMIT`)::
+
+    begin ─ produce journal, rejected, forwards ─ wait for the journal ─ produce history, state
+          ─ send_offsets(every partition written for) ─ commit ─ one RocksDB WriteBatch per partition
+
+- The journal is acknowledged before state records are produced, so that a state record names the journal
+  offsets of all its events (``history.py``). It costs one round trip and makes the history index exact.
+- Group metadata is read at ``send_offsets`` time and never sent without a membership in it.
+- A call that timed out is called again: its outcome is unknown, so neither an abort nor a RocksDB write is
+  right.
+- Fatal, fenced, or an abort that fails: :class:`FencedError`, the process ends (exit code 76).
+
+Runs on the commit thread; blocks. Nothing here touches an object that the event loop changes meanwhile: the
+overlay handed in is sealed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
+
+from refold.engine import history, rows
+from refold.engine.commitmeta import CommitMeta, read_group_meta
+from refold.engine.history import Tail
+from refold.engine.kafkaerrors import Verdict, error_of, verdict
+from refold.engine.overlay import Overlay, PartitionOverlay
+from refold.engine.points import Points
+from refold.engine.sabotage import Sabotage
+from refold.engine.store import Batch, Store
+from refold.errors import FencedError, InvariantViolation, StorageError, UnavailableError
+from refold.topology.names import TopicNames
+
+#: One call of librdkafka's transaction API before it is called again.
+CALL_TIMEOUT_S: Final = 5.0
+
+#: Calling again for longer than this means that the coordinator is gone: end, restart, restore. Three times
+#: the default transaction timeout, after which the broker has aborted whatever was open.
+COMMIT_SECONDS_MAX: Final = 30.0
+
+#: Same overlay, fresh metadata: one rebalance needs one, a burst of them a few.
+RESEND_MAX: Final = 8
+
+#: Wait when librdkafka's queue is full: it drains at 100 k records/s, so 10 ms is 1 000 records.
+QUEUE_FULL_WAIT_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The transaction is committed. ``tails``: each touched session's open history block as written.
+
+    ``failures``: partitions whose RocksDB could not be written; they must be closed and restored.
+    """
+
+    tails: Mapping[bytes, Tail]
+    failures: Mapping[int, StorageError]
+    resent: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Nothing of the overlay is visible. Both overlays are to be discarded and the source rewound."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Written:
+    """What the owner of a partition knows about its changelogs; changed by the commit thread only."""
+
+    store: Store
+    state_topic: str
+    history_topic: str
+    state_next: int
+    history_next: int
+
+
+class Ownership(Protocol):
+    """The ownership table as the commit needs it. Read from the commit thread."""
+
+    def epoch(self, partition: int) -> int | None:
+        """The assignment epoch under which the partition is owned now, ``None`` when it is not."""
+
+    def written(self, partition: int) -> Written: ...
+
+
+class _Acks:
+    """Delivery reports of the first and last journal record, and of the last changelog records, of a
+    partition."""
+
+    __slots__ = ("first", "history", "journal", "state")
+
+    def __init__(self) -> None:
+        self.first = -1
+        self.journal = -1
+        self.state = -1
+        self.history = -1
+
+    def on_first(self, error: Any, message: Message) -> None:
+        self.first = -1 if error is not None else message.offset()
+
+    def on_journal(self, error: Any, message: Message) -> None:
+        self.journal = -1 if error is not None else message.offset()
+
+    def on_state(self, error: Any, message: Message) -> None:
+        self.state = -1 if error is not None else message.offset()
+
+    def on_history(self, error: Any, message: Message) -> None:
+        self.history = -1 if error is not None else message.offset()
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one attempt produced for one partition."""
+
+    part: PartitionOverlay
+    acks: _Acks = field(default_factory=_Acks)
+    #: key -> (row or None for a deletion)
+    rows: dict[bytes, bytes | None] = field(default_factory=dict)
+    #: full block key -> value or None
+    blocks: dict[bytes, bytes | None] = field(default_factory=dict)
+    tails: dict[bytes, Tail] = field(default_factory=dict)
+
+
+class _Interleaved(Exception):
+    """Another writer's record lies between ours: journal offsets cannot be told. Abort and send again."""
+
+
+class Transactor:
+    """The transactional producer of this process and the order in which it is used."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topics: TopicNames,
+        *,
+        txid: str,
+        map_epoch: int,
+        ownership: Ownership,
+        group_metadata: Callable[[], Any],
+        points: Points,
+        sabotage: Sabotage,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._producer = producer
+        self._topics = topics
+        self._txid = txid
+        self._map_epoch = map_epoch
+        self._ownership = ownership
+        self._group_metadata = group_metadata
+        self._points = points
+        self._points = points
+        self._reach = points.reach
+        self._during = points.during
+        self._sabotage = sabotage
+        self._now_ms = now_ms
+        self._deadline = 0.0
+
+    def commit(self, overlay: Overlay) -> Committed | Aborted:
+        """Raises :class:`FencedError`, :class:`UnavailableError` (outcome unknown) and
+        :class:`InvariantViolation`; each ends the process."""
+        started = time.monotonic()
+        self._deadline = started + COMMIT_SECONDS_MAX
+        self._points.begin(sum(len(part.journal) for part in overlay.parts.values()))
+        for resent in range(RESEND_MAX + 1):
+            try:
+                plans = self._attempt(overlay)
+            except _Interleaved:
+                self._abort()
+                reason = "another writer's records lie between ours in the journal"
+                continue
+            except KafkaException as raised:
+                error = error_of(raised)
+                if error is None:
+                    raise InvariantViolation(
+                        f"the transaction failed without a Kafka error: {raised}"
+                    ) from None
+                ruled = verdict(error)
+                reason = f"{error.name()}: {error.str()}"
+                if ruled is Verdict.FATAL:
+                    raise self._fenced(reason) from None
+                self._abort()
+                if ruled is Verdict.RESEND and self._unchanged(overlay):
+                    continue
+                return Aborted(reason)
+            if plans is None:
+                self._abort()
+                return Aborted("this worker is not a member of the group at the moment")
+            tails: dict[bytes, Tail] = {}
+            for plan in plans:
+                tails.update(plan.tails)
+            failures = {} if self._sabotage.disk_before_commit else self._write_stores(plans)
+            self._reach("after_write_batch")
+            return Committed(tails, failures, resent, time.monotonic() - started)
+        return Aborted(reason)
+
+    def _unchanged(self, overlay: Overlay) -> bool:
+        return all(self._ownership.epoch(p) == part.epoch for p, part in overlay.parts.items())
+
+    def _attempt(self, overlay: Overlay) -> list[_Plan] | None:
+        """One transaction. ``None``: not a member, so it was not committed and must be aborted."""
+        if not self._sabotage.revoke_without_barrier and not self._unchanged(overlay):
+            raise InvariantViolation(
+                "a commit holds events of a partition this worker no longer owns; the revoke barrier"
+                " (rule R) failed"
+            )
+        if self._sabotage.offsets_before_produce:
+            self._call(self._producer.begin_transaction)
+            if not self._send_offsets([_Plan(part) for part in overlay.parts.values()]):
+                return None
+            self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
+        self._call(self._producer.begin_transaction)
+        self._reach("after_begin")
+        plans = [_Plan(part) for part in overlay.parts.values()]
+        self._produce_journal(plans)
+        self._produce_changelogs(plans)
+        self._reach("after_produce")
+        if self._sabotage.disk_before_commit:
+            self._flush()
+            self._write_stores(plans)
+        if self._sabotage.timer_without_offsets:
+            self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
+            self._call(self._producer.begin_transaction)
+        if not self._sabotage.offsets_before_produce and not self._send_offsets(plans):
+            return None
+        self._reach("after_send_offsets")
+        with self._during("in_commit"):
+            self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
+        self._reach("after_commit")
+        return plans
+
+    # --- produce -----------------------------------------------------------------------------------
+
+    def _produce_journal(self, plans: list[_Plan]) -> None:
+        """Journal, rejected and forwards; returns when the journal is acknowledged, with its offsets
+        known."""
+        produce, journal = self._produce, self._topics.journal
+        waiting = False
+        for plan in plans:
+            part, acks = plan.part, plan.acks
+            last = len(part.journal) - 1
+            for at, item in enumerate(part.journal):
+                if at == last:
+                    if at == 0:
+                        acks.first = -2
+                    produce(journal, part.partition, item.key, item.value, item.headers, acks.on_journal)
+                elif at == 0:
+                    produce(journal, part.partition, item.key, item.value, item.headers, acks.on_first)
+                else:
+                    produce(journal, part.partition, item.key, item.value, item.headers, None)
+            waiting = waiting or last >= 0
+            for out in part.outputs:
+                produce(out.topic, out.partition, out.key, out.value, out.headers, None)
+        if waiting:
+            self._flush()
+        for plan in plans:
+            count = len(plan.part.journal)
+            if count:
+                acks = plan.acks
+                first = acks.journal if acks.first == -2 else acks.first
+                if first < 0 or acks.journal < 0:
+                    self._failed_delivery()
+                if acks.journal - first != count - 1:
+                    raise _Interleaved
+                acks.first = first
+
+    def _produce_changelogs(self, plans: list[_Plan]) -> None:
+        state, topic = self._topics.state, self._topics.history
+        for plan in plans:
+            part, acks = plan.part, plan.acks
+            records: list[tuple[bytes, bytes | None, list[tuple[str, bytes]]]] = []
+            for key, touched in part.touched.items():
+                old = touched.entry.tail
+                if touched.deleted:
+                    for block in range(old.blocks):
+                        plan.blocks[history.block_key(key, block)] = None
+                    old = history.EMPTY
+                offsets = [acks.first + at for at in touched.events]
+                tail, full = history.extend(old, offsets)
+                for block, value in full:
+                    plan.blocks[history.block_key(key, block)] = value
+                plan.tails[key] = tail
+                if touched.encoded is None:
+                    plan.rows[key] = None
+                    records.append((key, None, []))
+                else:
+                    header = history.encode_tail(tail)
+                    plan.rows[key] = rows.pack(touched.seq, header, touched.encoded)
+                    records.append((key, touched.encoded, [(history.HEADER, header)]))
+            last = len(plan.blocks) - 1
+            for at, (full_key, block_value) in enumerate(plan.blocks.items()):
+                self._produce(
+                    topic, part.partition, full_key, block_value, [], acks.on_history if at == last else None
+                )
+            last = len(records) - 1
+            for at, (key, value, headers) in enumerate(records):
+                self._produce(
+                    state, part.partition, key, value, headers, acks.on_state if at == last else None
+                )
+
+    def _produce(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Any,
+        on_delivery: Callable[[Any, Message], None] | None,
+    ) -> None:
+        producer = self._producer
+        while True:
+            try:
+                if on_delivery is None:
+                    producer.produce(topic, value, key, partition, headers=headers)
+                else:
+                    producer.produce(topic, value, key, partition, on_delivery, headers=headers)
+                return
+            except BufferError:
+                # More in flight than librdkafka's queue holds: let it send. It cannot stay full for ever: a
+                # record that is not delivered in time fails the transaction.
+                producer.poll(QUEUE_FULL_WAIT_S)
+
+    def _flush(self) -> None:
+        while self._producer.flush(CALL_TIMEOUT_S) > 0:
+            if time.monotonic() > self._deadline:
+                raise self._unknown("records are not acknowledged")
+
+    def _failed_delivery(self) -> None:
+        """A journal record was not delivered; the transaction is in its abortable state: have librdkafka say
+        why."""
+        self._producer.commit_transaction(CALL_TIMEOUT_S)
+        raise InvariantViolation("a journal record failed and yet the transaction committed")
+
+    # --- offsets and end ---------------------------------------------------------------------------
+
+    def _send_offsets(self, plans: list[_Plan]) -> bool:
+        """Rule F: an offset for every partition written for, under metadata read now. False: not a member."""
+        offsets = []
+        for plan in plans:
+            written = self._ownership.written(plan.part.partition)
+            meta = CommitMeta(
+                txid=self._txid,
+                # At least this far: the records of this transaction follow what was there, markers not
+                # counted.
+                state_next=written.state_next + len(plan.rows),
+                history_next=written.history_next + len(plan.blocks),
+                map_epoch=self._map_epoch,
+            )
+            offsets.append(
+                TopicPartition(self._topics.inbox, plan.part.partition, plan.part.next_offset, meta.encode())
+            )
+        while True:
+            metadata = self._group_metadata()
+            if not read_group_meta(metadata).joined:
+                return False
+            try:
+                self._producer.send_offsets_to_transaction(offsets, metadata, CALL_TIMEOUT_S)
+                return True
+            except KafkaException as raised:
+                self._again_or_raise(raised)
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
+        while True:
+            try:
+                call(*arguments)
+                return
+            except KafkaException as raised:
+                self._again_or_raise(raised)
+
+    def _again_or_raise(self, raised: KafkaException) -> None:
+        error = error_of(raised)
+        if error is None or verdict(error) is not Verdict.AGAIN:
+            raise raised
+        if time.monotonic() > self._deadline:
+            raise self._unknown(f"{error.name()}: {error.str()}") from None
+
+    def _abort(self) -> None:
+        """Whatever goes wrong here is final: the transaction's fate is not known any more."""
+        end = time.monotonic() + COMMIT_SECONDS_MAX
+        while True:
+            try:
+                self._producer.abort_transaction(CALL_TIMEOUT_S)
+                return
+            except KafkaException as raised:
+                error = error_of(raised)
+                if error is None or error.fatal() or not error.retriable() or time.monotonic() > end:
+                    raise self._fenced(f"abort failed: {error.name() if error else raised}") from None
+
+    def _fenced(self, reason: str) -> FencedError:
+        return FencedError(
+            f"{self._txid}: another worker took over this transactional id, or the broker gave it up"
+            f" ({reason})."
+            " Nothing was lost: whatever was not committed is read again by its owner. If two workers"
+            " have the"
+            " same instance name, give each its own (REFOLD_WORKER__INSTANCE)"
+        )
+
+    def _unknown(self, reason: str) -> UnavailableError:
+        return UnavailableError(
+            f"{self._txid}: the outcome of a commit is still unknown after {COMMIT_SECONDS_MAX:.0f} s"
+            f" ({reason})."
+            " Stopping is safe: the next start restores what was committed. Check the brokers"
+        )
+
+    # --- the disk ----------------------------------------------------------------------------------
+
+    def _write_stores(self, plans: list[_Plan]) -> dict[int, StorageError]:
+        failures: dict[int, StorageError] = {}
+        now = self._now_ms()
+        for plan in plans:
+            written = self._ownership.written(plan.part.partition)
+            if plan.acks.state >= 0:
+                written.state_next = plan.acks.state + 1
+            if plan.acks.history >= 0:
+                written.history_next = plan.acks.history + 1
+            batch = Batch()
+            row: bytes | None
+            for key, row in plan.rows.items():
+                if row is None:
+                    batch.delete_state(key)
+                else:
+                    batch.put_state(key, row)
+            for full_key, value in plan.blocks.items():
+                if value is None:
+                    batch.delete_block(full_key)
+                else:
+                    batch.put_block(full_key, value)
+            batch.frontier(
+                rows.Frontier(
+                    state_topic=written.state_topic,
+                    history_topic=written.history_topic,
+                    inbox_next=plan.part.next_offset,
+                    state_next=written.state_next,
+                    history_next=written.history_next,
+                    applied_ms=now,
+                )
+            )
+            try:
+                written.store.write(batch)
+            except StorageError as error:
+                failures[plan.part.partition] = error
+        return failures

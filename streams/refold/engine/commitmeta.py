@@ -1,0 +1,89 @@
+"""Rule M: what travels with every committed offset, and the group metadata it is sent under (rule F).
+
+Per partition: ``{"v":1,"txid":…,"cl":{"state":next,"history":next},"map":epoch}``. ``txid`` names whose open
+transaction to fence at a takeover (rule D); ``cl`` is how far the changelogs must be read before the
+partition is restored (rule T, step 4).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from refold.errors import InvariantViolation
+
+VERSION: Final = 1
+
+#: Written by librdkafka's rd_kafka_consumer_group_metadata_write; confluent_kafka hands the bytes through.
+_MAGIC: Final = b"CGMDv2:"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMeta:
+    """``state_next`` and ``history_next``: one past the last changelog record this partition's owner has
+    written."""
+
+    txid: str
+    state_next: int
+    history_next: int
+    map_epoch: int
+
+    def encode(self) -> str:
+        return orjson.dumps(
+            {
+                "v": VERSION,
+                "txid": self.txid,
+                "cl": {"state": self.state_next, "history": self.history_next},
+                "map": self.map_epoch,
+            }
+        ).decode()
+
+    @classmethod
+    def parse(cls, text: str | None) -> CommitMeta | None:
+        """``None`` for metadata this version did not write (another program committed, or an offset
+        reset)."""
+        if not text:
+            return None
+        try:
+            row: Any = orjson.loads(text)
+            if row["v"] != VERSION:
+                return None
+            return cls(
+                txid=str(row["txid"]),
+                state_next=int(row["cl"]["state"]),
+                history_next=int(row["cl"]["history"]),
+                map_epoch=int(row["map"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMeta:
+    """The part of the consumer group metadata that decides whether the broker can fence us."""
+
+    generation: int
+    member_id: str
+
+    @property
+    def joined(self) -> bool:
+        """Metadata without it is accepted from anybody (measured), so it is never sent."""
+        return self.generation >= 0 and self.member_id != ""
+
+
+def read_group_meta(opaque: object) -> GroupMeta:
+    """Look inside ``Consumer.consumer_group_metadata()``."""
+    if not isinstance(opaque, bytes) or not opaque.startswith(_MAGIC):
+        raise InvariantViolation(
+            "confluent-kafka hands out group metadata in a form this version does not know, so a worker"
+            " without"
+            " membership could not be told from one with it; install the confluent-kafka of refold's lock"
+            " file"
+        )
+    at = len(_MAGIC)
+    generation = int.from_bytes(opaque[at : at + 4], sys.byteorder, signed=True)
+    _group, member, *_ = opaque[at + 4 :].split(b"\0")
+    return GroupMeta(generation, member.decode())

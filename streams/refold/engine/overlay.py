@@ -1,0 +1,172 @@
+"""What has been folded and not committed: one overlay is filled (k + 1) while another is committed (k).
+
+Kept per partition, so that a revoked partition is dropped whole (rule R). Everything in it carries the
+assignment epoch under which it was folded; committing an entry of another epoch is a bug, not a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from refold.core.rulings import Accepted, Rejected, Ruling
+from refold.engine.cache import Entry
+from refold.engine.chunks import Record
+
+if TYPE_CHECKING:
+    from refold.engine.step import Effects
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Journal(NamedTuple):
+    """One accepted event, in the order of its partition."""
+
+    key: bytes
+    value: bytes
+    headers: Headers
+
+
+class Output(NamedTuple):
+    """A record for another topic (rejected) or another partition of the inbox (a forward)."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Touched:
+    """A session changed by this overlay.
+
+    ``events``: places of its events in the partition's journal list, since its last deletion in this overlay
+    (``deleted``). ``encoded`` is set by the seal: the framed snapshot, or ``None`` for a tombstone.
+    """
+
+    __slots__ = ("deleted", "encoded", "entry", "events", "seq")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.events: list[int] = []
+        self.deleted = False
+        self.encoded: bytes | None = None
+        self.seq = 0
+
+
+class Ruled(NamedTuple):
+    ruling: Ruling
+    producer_id: str | None
+
+
+class PartitionOverlay:
+    __slots__ = ("claim", "epoch", "journal", "next_offset", "outputs", "partition", "rulings", "touched")
+
+    def __init__(self, partition: int, epoch: int, next_offset: int) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        #: One past the last inbox record folded: what is committed for this partition (rule F: always).
+        self.next_offset = next_offset
+        self.journal: list[Journal] = []
+        self.outputs: list[Output] = []
+        self.touched: dict[bytes, Touched] = {}
+        self.rulings: dict[int, Ruled] = {}
+        #: The first commit of a new owner: nothing but the unchanged offset with our name in the metadata, so
+        #: that whoever takes over from us knows whom to fence (rule D).
+        self.claim = False
+
+
+class Overlay:
+    __slots__ = (
+        "bytes",
+        "duplicates",
+        "first_event",
+        "forwards",
+        "input_bytes",
+        "opaque",
+        "parts",
+        "records",
+        "rejected",
+    )
+
+    def __init__(self) -> None:
+        self.parts: dict[int, PartitionOverlay] = {}
+        #: Encoded bytes that its commit will send, estimated: the journal exactly, state records by their
+        #: last size.
+        self.bytes = 0
+        self.records = 0
+        self.input_bytes = 0
+        self.duplicates = 0
+        self.forwards = 0
+        self.opaque = 0
+        self.rejected: dict[str, int] = {}
+        #: Monotonic time at which the oldest event in it was folded.
+        self.first_event = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def part(self, partition: int, epoch: int, next_offset: int) -> PartitionOverlay:
+        found = self.parts.get(partition)
+        if found is None:
+            found = self.parts[partition] = PartitionOverlay(partition, epoch, next_offset)
+        return found
+
+    def drop(self, partition: int) -> PartitionOverlay | None:
+        return self.parts.pop(partition, None)
+
+    def touched(self) -> Iterator[Touched]:
+        for part in self.parts.values():
+            yield from part.touched.values()
+
+    def keys(self) -> list[bytes]:
+        return [key for part in self.parts.values() for key in part.touched]
+
+
+def touch(part: PartitionOverlay, entry: Entry) -> Touched:
+    """The overlay's note about ``entry``; the entry becomes unconfirmed on first touch."""
+    found = part.touched.get(entry.key)
+    if found is None:
+        found = part.touched[entry.key] = Touched(entry)
+        entry.unconfirmed += 1
+    return found
+
+
+def apply(overlay: Overlay, part: PartitionOverlay, record: Record, effects: Effects) -> None:
+    """Take in what one record caused. The partition's frontier moves past it."""
+    entry = effects.entry
+    if entry is not None:
+        touched = part.touched.get(entry.key)
+        if touched is None:
+            touched = touch(part, entry)
+            overlay.bytes += entry.encoded_bytes
+        journal = part.journal
+        for item in effects.journal:
+            touched.events.append(len(journal))
+            journal.append(item)
+            overlay.bytes += len(item.value)
+        if effects.deleted:
+            touched.deleted = True
+            touched.events.clear()
+        elif effects.opaque:
+            overlay.opaque += 1
+    for out in effects.outputs:
+        part.outputs.append(out)
+        overlay.bytes += len(out.value or b"")
+    ruling = effects.ruling
+    if ruling is None:
+        overlay.forwards += 1
+    else:
+        part.rulings[record.offset] = Ruled(ruling, effects.producer_id)
+        if type(ruling) is not Accepted:
+            if isinstance(ruling, Rejected):
+                overlay.rejected[ruling.code] = overlay.rejected.get(ruling.code, 0) + 1
+            else:
+                overlay.duplicates += 1
+    overlay.records += 1
+    part.next_offset = record.offset + 1
+
+
+def journal_of(part: PartitionOverlay, key: bytes) -> list[Journal]:
+    """The accepted events of one session in this overlay (for rebuilding a session: rare, so a scan)."""
+    return [item for item in part.journal if item.key == key]

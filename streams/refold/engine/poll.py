@@ -1,0 +1,308 @@
+"""The polling thread: the only thread that touches the group consumer, except for reading group metadata.
+
+Invariants:
+
+- It never stops polling for long, whatever the fold does: when too much waits to be folded it pauses
+  partitions (after a short wait, because pausing throws librdkafka's prefetched records away).
+- Rewinds happen here, between two polls, so a chunk's fetch epoch is exact: everything polled after a rewind
+  carries the new one, nothing polled before it does.
+- Rebalance callbacks run here. They hand over to the event loop and wait with a timeout; the loop never waits
+  for this thread meanwhile. An exception in one ends the process: librdkafka would assign all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from refold.engine.chunks import Chunk, by_partition
+from refold.engine.kafkaerrors import error_of
+from refold.errors import FencedError, InvariantViolation, RefoldError
+from refold.topology.failures import explain
+
+#: Records per poll. 1 000 records at 30 µs are 30 ms of fold, sliced.
+CHUNK_RECORDS: Final = 1_000
+
+#: Longest wait for the first record; also how late a rewind may be noticed.
+POLL_S: Final = 0.02
+
+#: Bytes polled and not yet folded. 8 MiB is 5 000 records of 1.6 KB, 0.15 s of fold; records count too,
+#: because each costs about 1 KB of Python objects.
+QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
+QUEUED_RECORDS_MAX: Final = 8_000
+
+#: Waiting this long for room before pausing: the fold frees a chunk every 30 ms, a pause costs a refetch.
+ROOM_WAIT_S: Final = 0.2
+
+#: Offset used until the real one is known; the partition is paused meanwhile, so nothing is fetched from it.
+_NOT_YET: Final = 0
+
+
+class Listener(Protocol):
+    """The engine's side. ``deliver`` and ``assigned`` return at once; the others block until it is safe."""
+
+    def deliver(self, chunks: list[Chunk]) -> None: ...
+
+    def assigned(self, partitions: Sequence[tuple[int, int]]) -> None:
+        """(partition, assignment epoch) pairs, already assigned and paused."""
+
+    def revoked(self, partitions: Sequence[int]) -> None: ...
+
+    def lost(self, partitions: Sequence[int]) -> None: ...
+
+    def failed(self, error: BaseException) -> None: ...
+
+    def next_epoch(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Source:
+    epoch: int
+    fetch_epoch: int = 0
+    position: int = -1
+    started: bool = False
+
+
+class Flow:
+    """Bytes and records between the polling thread and the fold. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self.bytes = 0
+        self.records = 0
+
+    def add(self, size: int, records: int) -> None:
+        with self._condition:
+            self.bytes += size
+            self.records += records
+
+    def done(self, chunk: Chunk) -> None:
+        with self._condition:
+            self.bytes -= chunk.bytes
+            self.records -= len(chunk)
+            self._condition.notify()
+
+    @property
+    def full(self) -> bool:
+        return self.bytes >= QUEUED_BYTES_MAX or self.records >= QUEUED_RECORDS_MAX
+
+    @property
+    def low(self) -> bool:
+        return self.bytes * 2 < QUEUED_BYTES_MAX and self.records * 2 < QUEUED_RECORDS_MAX
+
+    def wait_room(self, timeout_s: float) -> bool:
+        with self._condition:
+            return self._condition.wait_for(lambda: not self.full, timeout_s)
+
+
+class Poller:
+    """Owns the consumer from :meth:`start` to :meth:`stop`."""
+
+    def __init__(
+        self, consumer: Consumer, topic: str, listener: Listener, *, bootstrap: str, log: Any
+    ) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._listener = listener
+        self._bootstrap = bootstrap
+        self._log = log
+        self._commands: deque[Callable[[], None]] = deque()
+        self._sources: dict[int, _Source] = {}
+        self._stopping = threading.Event()
+        self._closing = False
+        self._paused = False
+        self._thread = threading.Thread(target=self._run, name="refold-poll", daemon=True)
+        self.flow = Flow()
+
+    @property
+    def paused(self) -> int:
+        return len(self._sources) if self._paused else 0
+
+    def start(self) -> None:
+        self._consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        self._thread.start()
+
+    def group_metadata(self) -> Any:
+        """Rule F: read at send time, from the commit thread."""
+        return self._consumer.consumer_group_metadata()
+
+    def ends(self) -> dict[int, int]:
+        """Inbox partition → log end as of its last fetch. Any thread; no request is made."""
+        found: dict[int, int] = {}
+        for number in list(self._sources):
+            try:
+                _, end = self._consumer.get_watermark_offsets(
+                    TopicPartition(self._topic, number), cached=True
+                )
+            except (KafkaException, RuntimeError):
+                # Not fetched yet, or the consumer is closed: no answer is an answer for a gauge.
+                continue
+            if end >= 0:
+                found[number] = end
+        return found
+
+    def begin(self, partition: int, epoch: int, fetch_epoch: int, offset: int) -> None:
+        """Feed the partition from ``offset`` on (rule T, step 5, and every rewind). Any thread; returns at
+        once."""
+        self._commands.append(lambda: self._begin(partition, epoch, fetch_epoch, offset))
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop polling and leave. Blocks; call from neither the loop nor a callback."""
+        self._stopping.set()
+        self._thread.join(timeout_s)
+
+    # --- on the polling thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                while self._commands:
+                    self._commands.popleft()()
+                self._press()
+                first = self._consumer.poll(POLL_S)
+                if first is not None:
+                    self._take([first, *self._consumer.consume(CHUNK_RECORDS - 1, 0)])
+            self._closing = True
+            self._consumer.close()
+        except KafkaException as raised:
+            self._listener.failed(self._explained(raised))
+        except BaseException as error:
+            self._listener.failed(error)
+
+    def _press(self) -> None:
+        """Back-pressure: wait a moment for room, then pause; resume when half of it is free."""
+        flow = self.flow
+        if self._paused:
+            if flow.low:
+                self._paused = False
+                self._consumer.resume(self._started())
+        elif flow.full and not flow.wait_room(ROOM_WAIT_S):
+            self._paused = True
+            self._consumer.pause(self._started())
+
+    def _started(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(self._topic, number) for number, source in self._sources.items() if source.started
+        ]
+
+    def _take(self, messages: list[Message]) -> None:
+        good: list[Message] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                good.append(message)
+            elif error.fatal():
+                raise KafkaException(error)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise InvariantViolation(
+                    f"the inbox no longer holds the offset to go on from ({error.str()}); a worker never"
+                    " falls to a"
+                    " reset. Start again: the takeover says which records are gone and how to go on"
+                    " without them"
+                )
+            elif error.code() in (
+                KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                KafkaError.GROUP_AUTHORIZATION_FAILED,
+            ):
+                raise KafkaException(error)
+            else:
+                self._log.warning("consumer_error", code=error.name(), reason=error.str())
+        chunks = []
+        for number, group in by_partition(good).items():
+            source = self._sources.get(number)
+            if source is None or not source.started:
+                continue
+            size = sum(map(len, group))
+            chunk = Chunk(number, source.epoch, source.fetch_epoch, source.position, group, size)
+            source.position = chunk.next_offset
+            self.flow.add(size, len(group))
+            chunks.append(chunk)
+        if chunks:
+            self._listener.deliver(chunks)
+
+    def _begin(self, number: int, epoch: int, fetch_epoch: int, offset: int) -> None:
+        source = self._sources.get(number)
+        if source is None or source.epoch != epoch:
+            return
+        where = TopicPartition(self._topic, number, offset)
+        try:
+            # Only a partition that is being fetched can be sought. Preferred where possible: an unassign
+            # while a rebalance waits to be served would be taken for our answer to it.
+            if not source.started:
+                raise KafkaException(KafkaError(KafkaError._STATE))
+            self._consumer.seek(where)
+        except KafkaException as raised:
+            error = error_of(raised)
+            if error is None or error.code() not in (KafkaError._STATE, KafkaError._TIMED_OUT):
+                raise
+            # Serve a waiting rebalance first. What this may return was polled before the rewind.
+            self._take(self._consumer.consume(1, 0))
+            source = self._sources.get(number)
+            if source is None or source.epoch != epoch:
+                return
+            plain = [TopicPartition(self._topic, number)]
+            self._consumer.incremental_unassign(plain)
+            self._consumer.incremental_assign([where])
+        source.fetch_epoch = fetch_epoch
+        source.position = offset
+        source.started = True
+        if self._paused:
+            self._consumer.pause([TopicPartition(self._topic, number)])
+        else:
+            self._consumer.resume([TopicPartition(self._topic, number)])
+
+    # --- rebalance callbacks -----------------------------------------------------------------------
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            given = [TopicPartition(self._topic, item.partition, _NOT_YET) for item in partitions]
+            consumer.incremental_assign(given)
+            if given:
+                consumer.pause(given)
+            epochs = []
+            for item in given:
+                epoch = self._listener.next_epoch()
+                self._sources[item.partition] = _Source(epoch)
+                epochs.append((item.partition, epoch))
+            self._listener.assigned(epochs)
+        except BaseException as error:
+            self._listener.failed(error)
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._give_up(consumer, partitions, self._listener.revoked)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._give_up(consumer, partitions, self._listener.lost)
+
+    def _give_up(
+        self,
+        consumer: Consumer,
+        partitions: list[TopicPartition],
+        settle: Callable[[Sequence[int]], None],
+    ) -> None:
+        try:
+            numbers = [item.partition for item in partitions]
+            for number in numbers:
+                self._sources.pop(number, None)
+            if not self._closing and numbers:
+                settle(numbers)
+            consumer.incremental_unassign(partitions)
+        except BaseException as error:
+            self._listener.failed(error)
+
+    def _explained(self, raised: KafkaException) -> RefoldError:
+        error = error_of(raised)
+        if error is not None and (error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID):
+            return FencedError(
+                f"the group no longer knows this worker, it was fenced ({error.name()}: {error.str()})."
+                " Another"
+                " process joined with the same instance name; give each its own (REFOLD_WORKER__INSTANCE)"
+            )
+        return explain(raised, doing="reading the inbox", bootstrap=self._bootstrap)

@@ -1,0 +1,93 @@
+"""What a RocksDB row looks like. One column family, three kinds of keys, so that one WriteBatch is one atom.
+
+=====================  ==================================================================================
+key                    value
+=====================  ==================================================================================
+``s`` + record key     seq (8 bytes), length of the tail (4 bytes), the ``refold-history`` tail, the snapshot
+``h`` + block key      the framed history block
+``m`` + ``frontier``   :class:`Frontier`: how far this DB is, written in every batch
+=====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import orjson
+
+from refold.errors import StorageError
+from refold.wire.varint import read_zlong
+
+STATE: Final = b"s"
+BLOCK: Final = b"h"
+FRONTIER_KEY: Final = b"mfrontier"
+
+#: Magic 0 and the 4-byte schema id: what the worker writes.
+FRAME_BYTES: Final = 5
+
+#: Raised when a row's layout changes: an older DB is set aside and rebuilt from the changelog.
+FORMAT: Final = 1
+
+_HEAD: Final = struct.Struct("<qI")
+
+
+def pack(seq: int, tail: bytes, snapshot: bytes) -> bytes:
+    return b"".join((_HEAD.pack(seq, len(tail)), tail, snapshot))
+
+
+def seq_of(row: bytes) -> int:
+    return int(_HEAD.unpack_from(row)[0])
+
+
+def tail_of(row: bytes) -> bytes:
+    _, length = _HEAD.unpack_from(row)
+    return row[_HEAD.size : _HEAD.size + length]
+
+
+def snapshot_of(row: bytes) -> bytes:
+    _, length = _HEAD.unpack_from(row)
+    return row[_HEAD.size + length :]
+
+
+def snapshot_seq(snapshot: bytes) -> int:
+    """The seq in a framed snapshot, without decoding it: tenant, session_id, seq come first (contract)."""
+    at = FRAME_BYTES
+    try:
+        for _ in range(2):
+            length, at = read_zlong(snapshot, at)
+            at += length
+        return read_zlong(snapshot, at)[0]
+    except (ValueError, IndexError):
+        raise StorageError(
+            "a state record is not a snapshot: was something else written to the state topic?"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """``inbox_next``: everything before it is folded in. ``*_next``: changelog read or written up to here.
+
+    The topic ids tell a recreated topic of the same name from the one this DB was made of. ``applied_ms``:
+    wall clock of the write (rule Z: too old a copy is rebuilt, because tombstones may be gone).
+    """
+
+    state_topic: str
+    history_topic: str
+    inbox_next: int
+    state_next: int
+    history_next: int
+    applied_ms: int
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Frontier:
+        try:
+            row: Any = orjson.loads(data)
+            return cls(**row)
+        except (ValueError, TypeError):
+            raise StorageError("the frontier row is not readable") from None

@@ -1,0 +1,210 @@
+"""What a takeover asks the cluster: stable offset, marks, fencing of the dead (rules T and D). Blocks.
+
+Step (1) of rule T is :meth:`Cluster.stable_offset`, step (2) :meth:`Cluster.marks`, in this order and never
+the other way round: an offset that becomes stable after the mark was taken may cover changelog records beyond
+it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from refold.engine import clients
+from refold.engine.commitmeta import CommitMeta
+from refold.engine.config import EngineConfig
+from refold.engine.kafkaerrors import error_of
+from refold.errors import TransientError, UnavailableError
+from refold.topology.failures import explain
+
+REQUEST_TIMEOUT_S: Final = 5.0
+
+#: A pending transactional commit normally ends within a few ms; longer means its owner is dead or stopped.
+UNSTABLE_MS_MAX: Final = 200
+UNSTABLE_POLL_MS: Final = 10
+
+#: InitProducerId waits for the coordinator to end the old transaction: 1.6 s measured.
+FENCE_TIMEOUT_S: Final = 15.0
+
+#: Between two attempts at fencing while there is no progress.
+FENCE_AGAIN_MS: Final = 5_000
+
+
+class Cancelled(Exception):
+    """The partition was revoked or lost meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The group's committed offset of one inbox partition, -1 when there is none."""
+
+    offset: int
+    meta: CommitMeta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Log start and high watermark (read_uncommitted) of the two changelog partitions, and the inbox's
+    start/end."""
+
+    state_start: int
+    state_end: int
+    history_start: int
+    history_end: int
+    inbox_start: int
+    inbox_end: int
+
+
+class Cluster:
+    """Thread-safe; shared by all takeovers of a worker."""
+
+    def __init__(self, config: EngineConfig, admin: AdminClient, *, log: Any) -> None:
+        self._config = config
+        self._admin = admin
+        self._log = log
+        self.dead_fenced = 0
+
+    def committed(self, partition: int, *, stable: bool) -> Committed | None:
+        """``None``: a transaction that writes this offset is still open (only with ``stable``)."""
+        request = ConsumerGroupTopicPartitions(
+            self._config.topics.group, [TopicPartition(self._config.topics.inbox, partition)]
+        )
+        try:
+            answer = self._admin.list_consumer_group_offsets(
+                [request], require_stable=stable, request_timeout=REQUEST_TIMEOUT_S
+            )
+            found = answer[self._config.topics.group].result().topic_partitions[0]
+        except KafkaException as raised:
+            error = error_of(raised)
+            if error is not None and error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+                return None
+            raise self._explained(raised, "reading the committed offset") from None
+        if found.error is not None:
+            if found.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+                return None
+            raise self._explained(found.error, "reading the committed offset")
+        return Committed(max(found.offset, -1), CommitMeta.parse(found.metadata))
+
+    def stable_offset(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> Committed:
+        """Rule T (1): never goes on without it."""
+        while True:
+            if cancelled():
+                raise Cancelled
+            found = self.committed(partition, stable=True)
+            if found is not None:
+                stall.moved()
+                return found
+            stall.waiting(f"the offset of inbox partition {partition} is held by an open transaction")
+            time.sleep(UNSTABLE_POLL_MS / 1000)
+
+    def marks(self, partition: int) -> Marks:
+        """Rule T (2). One request per topic and end, all in flight at once."""
+        topics = self._config.topics
+        state, history = TopicPartition(topics.state, partition), TopicPartition(topics.history, partition)
+        inbox = TopicPartition(topics.inbox, partition)
+        try:
+            ends = self._admin.list_offsets(
+                {state: OffsetSpec.latest(), history: OffsetSpec.latest(), inbox: OffsetSpec.latest()},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            starts = self._admin.list_offsets(
+                {state: OffsetSpec.earliest(), history: OffsetSpec.earliest(), inbox: OffsetSpec.earliest()},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            end = {tp.topic: future.result().offset for tp, future in ends.items()}
+            start = {tp.topic: future.result().offset for tp, future in starts.items()}
+        except KafkaException as raised:
+            raise self._explained(raised, "reading the ends of the changelogs") from None
+        return Marks(
+            start[topics.state],
+            end[topics.state],
+            start[topics.history],
+            end[topics.history],
+            start[topics.inbox],
+            end[topics.inbox],
+        )
+
+    def fence(self, transactional_id: str) -> bool:
+        """Rule D: end the dead worker's open transaction. Never our own id. True when it was done."""
+        if transactional_id == self._config.transactional_id:
+            return False
+        started = time.monotonic()
+        producer = clients.transactional(self._config, transactional_id, message_bytes_max=1_000_000)
+        try:
+            producer.init_transactions(FENCE_TIMEOUT_S)
+        except KafkaException as raised:
+            error = error_of(raised)
+            if error is None or not error.retriable():
+                raise self._explained(raised, f"fencing {transactional_id}") from None
+            return False
+        self.dead_fenced += 1
+        self._log.info(
+            "dead_worker_fenced",
+            transactional_id=transactional_id,
+            seconds=round(time.monotonic() - started, 3),
+        )
+        return True
+
+    def _explained(self, error: KafkaError | KafkaException, doing: str) -> Exception:
+        return explain(error, doing=doing, bootstrap=self._config.bootstrap)
+
+
+class Stall:
+    """Watches a takeover that waits: fences the dead after 200 ms, gives up loudly after the limit."""
+
+    def __init__(self, cluster: Cluster, partition: int, *, limit_ms: int, fencing: bool = True) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._limit_s = limit_ms / 1000
+        self._fencing = fencing
+        self._since: float | None = None
+        self._fenced_at: float | None = None
+        self.waited_s = 0.0
+
+    def moved(self) -> None:
+        if self._since is not None:
+            self.waited_s += time.monotonic() - self._since
+            self._since = None
+
+    def waiting(self, why: str) -> None:
+        """Call while there is no progress. Raises :class:`UnavailableError` after the limit."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            return
+        stalled = now - self._since
+        if stalled * 1000 < UNSTABLE_MS_MAX:
+            return
+        last = self._cluster.committed(self._partition, stable=False)
+        txid = last.meta.txid if last is not None and last.meta is not None else None
+        if stalled > self._limit_s:
+            raise UnavailableError(
+                f"partition {self._partition} cannot be taken over: {why} for {stalled:.0f} s. Last writer:"
+                f" {txid or 'unknown'}. It could not be fenced; find the open transaction with"
+                " `kafka-transactions.sh find-hanging` and abort it, then start again"
+            )
+        if (
+            self._fencing
+            and txid is not None
+            and (self._fenced_at is None or (now - self._fenced_at) * 1000 > FENCE_AGAIN_MS)
+        ):
+            self._fenced_at = now
+            self._cluster.fence(txid)
+
+
+def ensure_retry(error: Exception) -> bool:
+    """Whether a takeover that failed with ``error`` is worth another try."""
+    return isinstance(error, TransientError | UnavailableError)

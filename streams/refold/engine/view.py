@@ -1,0 +1,150 @@
+"""What an owner answers: :class:`refold.api.view.OwnerView` over the engine. Only committed state leaves
+here.
+
+Snapshots and history come from RocksDB, which is written only after a commit; rulings from the book, which is
+published after it. So there is nothing here that could show an unconfirmed object.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from refold.api.view import HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
+from refold.engine import history, rows
+from refold.engine.engine import Engine
+from refold.engine.lifecycle import State
+from refold.engine.store import Store
+from refold.telemetry.health import Vitals, judge
+
+RETRY_AFTER_MIN_S: Final = 0.05
+#: Estimate while nothing is known of a restore yet.
+RETRY_AFTER_UNKNOWN_S: Final = 0.5
+RETRY_AFTER_MAX_S: Final = 60.0
+
+_STATUS: Final[dict[State, PartitionStatus]] = {
+    State.ASSIGNED: "waiting",
+    State.WAITING: "waiting",
+    State.RESTORING: "restoring",
+    State.LIVE: "live",
+    State.REVOKED: "absent",
+    State.LOST: "absent",
+}
+
+
+class EngineView:
+    def __init__(self, engine: Engine | None = None) -> None:
+        #: Set when the engine is made; the HTTP port opens before, because its URL is part of the membership.
+        self.engine = engine
+        self.staleness_s = 0.0
+        self.beat = time.monotonic()
+
+    def _engine(self) -> Engine:
+        engine = self.engine
+        if engine is None:
+            raise RuntimeError("asked before the engine was made: status() says absent until then")
+        return engine
+
+    def _store(self, key: bytes) -> Store | None:
+        engine = self._engine()
+        owner = engine.assignment.get(engine.slots.partition(key))
+        if owner is None or owner.state is not State.LIVE or owner.written is None:
+            return None
+        return owner.written.store
+
+    def partition_of(self, key: bytes) -> int:
+        return -1 if self.engine is None else self.engine.slots.partition(key)
+
+    def status(self, partition: int) -> PartitionStatus:
+        if self.engine is None:
+            return "absent"
+        owner = self.engine.assignment.get(partition)
+        return "absent" if owner is None else _STATUS[owner.state]
+
+    def retry_after_s(self, partition: int) -> float:
+        owner = None if self.engine is None else self.engine.assignment.get(partition)
+        if owner is None or not owner.restoring_since or owner.progress <= 0:
+            return RETRY_AFTER_UNKNOWN_S
+        spent = time.monotonic() - owner.restoring_since
+        left = spent / owner.progress * (1 - owner.progress)
+        return min(max(left, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
+
+    def frontier(self, partition: int) -> int:
+        return 0 if self.engine is None else self.engine.book.frontier(partition)
+
+    def snapshot(self, key: bytes) -> bytes | None:
+        store = self._store(key)
+        row = None if store is None else store.row(key)
+        return None if row is None else rows.snapshot_of(row)
+
+    def seq_of(self, key: bytes) -> int:
+        store = self._store(key)
+        row = None if store is None else store.row(key)
+        return 0 if row is None else rows.seq_of(row)
+
+    def history(self, key: bytes, after: int, limit: int) -> HistoryAnswer:
+        engine = self._engine()
+        topic, partition = engine.config.topics.journal, engine.slots.partition(key)
+        store = self._store(key)
+        row = None if store is None else store.row(key)
+        if store is None or row is None:
+            return HistoryAnswer(topic, partition, ())
+        tail = history.decode_tail(rows.tail_of(row))
+        pairs: list[tuple[int, int]] = []
+        first = max(after, 0) + 1
+        block = (first - 1) // history.BLOCK_EVENTS
+        while block < tail.blocks and len(pairs) < limit:
+            stored = store.block(key, block)
+            if stored is None:
+                # A block the index does not have (a topic from before the index): say where to scan from.
+                return HistoryAnswer(topic, partition, tuple(pairs), 0 if not pairs else pairs[-1][1] + 1)
+            begin = block * history.BLOCK_EVENTS + 1
+            pairs.extend((begin + at, offset) for at, offset in enumerate(history.decode_block(stored)))
+            block += 1
+        if block >= tail.blocks:
+            pairs.extend((tail.first_seq + at, offset) for at, offset in enumerate(tail.offsets))
+        wanted = [pair for pair in pairs if pair[0] >= first][:limit]
+        complete = tail.last_seq >= rows.seq_of(row)
+        ended_here = not wanted or wanted[-1][0] >= tail.last_seq
+        scan_from = tail.bound if not complete and ended_here and len(wanted) < limit else None
+        return HistoryAnswer(topic, partition, tuple(wanted), scan_from)
+
+    async def wait_seq(self, key: bytes, min_seq: int, timeout_s: float) -> bool:
+        engine = self._engine()
+        end = time.monotonic() + timeout_s
+        while self.seq_of(key) < min_seq:
+            left = end - time.monotonic()
+            if left <= 0 or not await engine.seq_waits.changed(key, left):
+                return self.seq_of(key) >= min_seq
+        return True
+
+    def ruling(self, partition: int, offset: int) -> RulingLine | None:
+        return None if self.engine is None else self.engine.book.get(partition, offset)
+
+    async def wait_ruling(self, partition: int, offset: int, timeout_s: float) -> RulingLine | None:
+        return await self._engine().book.wait(partition, offset, timeout_s)
+
+    def subscribe_rulings(self, producer_id: str, sink: Callable[[bytes], None]) -> Callable[[], None]:
+        return self._engine().book.subscribe(producer_id, sink)
+
+    def health(self) -> WorkerHealth:
+        engine = self.engine
+        counts = {} if engine is None else engine.assignment.counts()
+        verdict = judge(
+            Vitals(
+                joined=engine is not None and engine.joined,
+                stopping=engine is not None and engine.stopping,
+                loop_silence_s=time.monotonic() - self.beat,
+                staleness_s=self.staleness_s,
+                partitions={state: count for state, count in counts.items() if count},
+            )
+        )
+        detail: dict[str, str | int | float | bool | None] = {
+            f"partitions_{s}": n for s, n in counts.items() if n
+        }
+        if verdict.reasons:
+            detail["reasons"] = "; ".join(verdict.reasons)
+        if engine is not None:
+            detail["instance"] = engine.config.instance
+        return WorkerHealth(verdict.startup, verdict.ready, verdict.live, detail)

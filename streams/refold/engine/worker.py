@@ -1,0 +1,304 @@
+"""One worker process: look at the cluster, open the port, join, fold until told to stop, drain, exit.
+
+Exit codes are those of ``refold.errors``: 0 after a graceful stop, 76 fenced, 69 outcome of a commit unknown
+or cluster gone, 78 configuration … Whatever ends the process unplanned is said in one line; a supervisor
+starts it again. Order at start (each step needs the one before): data directory lock → cluster → nobody of
+our name alive → our own transactional id (ends what a former life left open) → HTTP port → membership.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from refold import __version__
+from refold.api.server import OwnerServer
+from refold.engine import clients, preflight
+from refold.engine.commit import Transactor
+from refold.engine.config import EngineConfig
+from refold.engine.engine import Engine
+from refold.engine.kafkaerrors import error_of
+from refold.engine.lifecycle import State
+from refold.engine.metrics import Metrics
+from refold.engine.points import Points
+from refold.engine.poll import Poller
+from refold.engine.restore import Restorer
+from refold.engine.store import Memory
+from refold.engine.takeover import Cluster
+from refold.engine.view import EngineView
+from refold.errors import ConfigError, FencedError, InvariantViolation, RefoldError, StorageError
+from refold.telemetry.metrics import NoMetrics, PrometheusMetrics
+from refold.topology.failures import explain
+from refold.wire import confluent
+
+log = structlog.get_logger("refold.worker")
+
+#: init_transactions ends what our former life left open: 1.6 s measured; a coordinator that loads takes
+#: longer.
+INIT_TIMEOUT_S: Final = 15.0
+
+#: How often gauges and the loop's own heartbeat are set.
+BEAT_S: Final = 1.0
+
+#: A thread that wants the interpreter waits this long for it; the default of 5 ms shows in the p99 of a read.
+SWITCH_INTERVAL_S: Final = 0.001
+
+#: Faust's own services after the drain; nothing of ours is in them.
+FAUST_STOP_S_MAX: Final = 2.0
+
+
+def run(config: EngineConfig) -> int:
+    """Run one worker until SIGTERM, SIGINT or a failure; the exit status. Raises what start-up raises."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with _locked(config):
+        code = asyncio.run(_main(config))
+    # Threads of librdkafka and RocksDB may still be in calls nobody waits for any more.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@contextlib.contextmanager
+def _locked(config: EngineConfig) -> Iterator[None]:
+    """One worker per data directory, said before anything else happens."""
+    try:
+        config.store_dir.mkdir(parents=True, exist_ok=True)
+        lock = (config.store_dir / "worker.lock").open("a")
+    except OSError as error:
+        raise StorageError(
+            f"the data directory {config.store_dir} cannot be used ({error.strerror}). Name one that can"
+            " be written"
+            " with --data-dir or REFOLD_WORKER__DATA_DIR"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StorageError(
+                f"the data directory {config.store_dir} is locked by another worker. Give each worker its own"
+                " (--data-dir or REFOLD_WORKER__DATA_DIR), or stop the other one"
+            ) from None
+        yield
+
+
+class _Worker:
+    """What :func:`_main` has to take apart again."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.points = Points.from_environment()
+        self.view = EngineView()
+        self.stop = asyncio.Event()
+        try:
+            self.metrics: Metrics = PrometheusMetrics()
+        except ConfigError:
+            self.metrics = NoMetrics()
+
+    async def start(self) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        if config.sabotage.name is not None:
+            log.warning("sabotage_on", name=config.sabotage.name, warning="a guarantee is broken on purpose")
+        confluent.use_registry(config.registry_url)
+        admin = clients.admin(config)
+        facts = await loop.run_in_executor(None, preflight.examine, config, admin)
+        await loop.run_in_executor(None, preflight.refuse_second, config, admin)
+        producer = clients.transactional(
+            config, config.transactional_id, message_bytes_max=facts.message_bytes_max
+        )
+        await loop.run_in_executor(None, _init, config, producer)
+        url = await self._open_port()
+        await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
+        self._assemble(facts, admin, producer, url)
+        await self.app.start()
+        self._beat_task = asyncio.create_task(self._beat())
+        log.info(
+            "worker_started",
+            instance=config.instance,
+            group=config.topics.group,
+            url=url,
+            partitions=facts.slots.partitions,
+            version=__version__,
+        )
+
+    async def _open_port(self) -> str:
+        config = self.config
+        self.server: OwnerServer | None = None
+        if config.http_port is None:
+            return config.advertised_url or ""
+        render: Callable[[], bytes] | None = getattr(self.metrics, "render", None)
+        options: dict[str, Any] = {} if render is None else {"metrics": render}
+        self.server = OwnerServer(
+            self.view, host=config.http_host, port=config.http_port, token=config.bearer_token, **options
+        )
+        await self.server.start()
+        return config.advertised_url or self.server.url
+
+    def _assemble(self, facts: preflight.Facts, admin: AdminClient, producer: Producer, url: str) -> None:
+        from refold.agents.app import build
+
+        config = self.config
+        cluster = Cluster(config, admin, log=log)
+        restorer = Restorer(config, cluster, facts.topics, Memory(), self.points, log=log, now_ms=_now_ms)
+        engine = Engine(
+            config,
+            slots=facts.slots,
+            limits=facts.limits,
+            restorer=restorer,
+            points=self.points,
+            metrics=self.metrics,
+            log=log,
+        )
+        consumer = clients.member(config, url)
+        poller = Poller(consumer, config.topics.inbox, engine, bootstrap=config.bootstrap, log=log)
+        transactor = Transactor(
+            producer,
+            config.topics,
+            txid=config.transactional_id,
+            map_epoch=facts.slots.epoch,
+            ownership=engine.assignment,
+            group_metadata=poller.group_metadata,
+            points=self.points,
+            sabotage=config.sabotage,
+            now_ms=_now_ms,
+        )
+        self.cluster, self.engine, self.poller = cluster, engine, poller
+        self.view.engine = engine
+        self.app = build(engine, lambda: engine.start(poller, transactor))
+
+    async def _beat(self) -> None:
+        """Gauges once a second, and proof that the loop turns."""
+        engine, metrics, fenced = self.engine, self.metrics, 0
+        metrics.gauge("refold_worker_info", 1, version=__version__, instance=self.config.instance)
+        metrics.gauge("refold_cache_bytes_max", self.config.cache_bytes_max)
+        metrics.gauge("refold_overlay_bytes_max", self.config.overlay_bytes_max)
+        hits = misses = 0
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+            self.view.beat = time.monotonic()
+            metrics.gauge("refold_loop_lag_seconds", max(0.0, self.view.beat - before - BEAT_S))
+            for state, count in engine.assignment.counts().items():
+                metrics.gauge("refold_partitions", count, state=state)
+            self.view.staleness_s = self._freshness()
+            cache = engine.cache
+            metrics.gauge("refold_cache_bytes", cache.bytes)
+            metrics.count("refold_cache_lookups_total", cache.hits - hits, outcome="hit")
+            metrics.count("refold_cache_lookups_total", cache.misses - misses, outcome="miss")
+            hits, misses = cache.hits, cache.misses
+            waiting = 0 if engine.inflight is None else engine.inflight.bytes
+            metrics.gauge("refold_overlay_bytes", engine.current.bytes + waiting)
+            metrics.gauge("refold_paused_partitions", self.poller.paused)
+            metrics.count("refold_dead_fenced_total", self.cluster.dead_fenced - fenced)
+            fenced = self.cluster.dead_fenced
+            with contextlib.suppress(OSError):
+                disk = os.statvfs(self.config.store_dir)
+                metrics.gauge("refold_data_free_bytes", disk.f_bavail * disk.f_frsize)
+
+    def _freshness(self) -> float:
+        """Lag per partition; the age of the oldest unruled record over all of them."""
+        oldest = 0.0
+        ends = self.poller.ends()
+        for owner in self.engine.assignment:
+            if owner.state is not State.LIVE:
+                continue
+            end = ends.get(owner.number)
+            lag = 0 if end is None else max(0, end - owner.committed)
+            age = 0.0
+            if lag and owner.ruled_ms:
+                age = max(0.0, (_now_ms() - owner.ruled_ms) / 1000)
+            oldest = max(oldest, age)
+            name = str(owner.number)
+            self.metrics.gauge("refold_lag_records", lag, partition=name)
+            self.metrics.gauge("refold_staleness_seconds", age, partition=name)
+        return oldest
+
+    async def end(self) -> None:
+        """Drain within the limit, then stop Faust and the port, each with its own deadline."""
+        log.info("worker_draining", seconds_max=self.config.drain_seconds_max)
+        try:
+            await asyncio.wait_for(self.engine.drain(), self.config.drain_seconds_max or None)
+        except TimeoutError:
+            log.warning("drain_cut_short", seconds=self.config.drain_seconds_max)
+        with contextlib.suppress(Exception, TimeoutError):
+            await asyncio.wait_for(self.app.stop(), FAUST_STOP_S_MAX)
+        if self.server is not None:
+            await self.server.stop()
+        log.info("worker_stopped")
+
+
+async def _main(config: EngineConfig) -> int:
+    worker = _Worker(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop.set)
+    try:
+        await worker.start()
+    except KafkaException as raised:
+        raise explain(raised, doing="starting the worker", bootstrap=config.bootstrap) from None
+    failure = worker.engine.failure
+    told: asyncio.Future[Any] = loop.create_task(worker.stop.wait())
+    await asyncio.wait([failure, told], return_when=asyncio.FIRST_COMPLETED)
+    if not failure.done():
+        ending: asyncio.Future[Any] = loop.create_task(worker.end())
+        await asyncio.wait([failure, ending], return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            ending.result()
+            return 0
+    return _report(failure.result())
+
+
+def _report(error: BaseException) -> int:
+    """One line on stderr for whoever reads the log, and the exit status. No drain: what is open may not be
+    ours."""
+    if isinstance(error, RefoldError):
+        event = "worker_fenced" if isinstance(error, FencedError) else "worker_failed"
+        log.error(event, error=str(error), exit_code=error.exit_code)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    log.error("worker_failed", error=type(error).__name__, exc_info=error)
+    print(
+        f"error: unexpected {type(error).__name__} in the worker; its log has the place. Nothing was"
+        " lost: what was"
+        " not committed is read again. Please report it",
+        file=sys.stderr,
+        flush=True,
+    )
+    return InvariantViolation.exit_code
+
+
+def _init(config: EngineConfig, producer: Producer) -> None:
+    """End our former life's open transaction and fence its process, if it still runs."""
+    end = time.monotonic() + INIT_TIMEOUT_S
+    while True:
+        try:
+            producer.init_transactions(INIT_TIMEOUT_S)
+            return
+        except KafkaException as raised:
+            error = error_of(raised)
+            if error is not None and error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                raise preflight.denied(
+                    config, f"Write and Describe on transactional id {config.transactional_id}"
+                ) from None
+            if error is not None and error.retriable() and time.monotonic() < end:
+                continue
+            raise explain(
+                raised,
+                doing=f"starting transactions as {config.transactional_id}",
+                bootstrap=config.bootstrap,
+            ) from None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
