@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from refold.errors import InvalidRecord
 from refold.formats.anthropic_blocks import blocks_in, blocks_out
-from refold.formats.body import Body, message_body
+from refold.formats.body import Body, mark_format, message_body
 from refold.formats.extra import RAW, Hints, pack, plain, take, unpack
 from refold.formats.jsonio import same
 from refold.formats.parts import Part, text
@@ -32,10 +32,10 @@ def message_in(message: Mapping[str, Any], *, message_id: str, **fields: Any) ->
     if role == "user" and any(item.type == "tool_result" for item in content):
         role = "tool"
     fields = {**_typed(rest), **fields}
-    body = message_body(message_id, role, content, extra_format=FORMAT, extra=pack(rest, hints), **fields)
+    body = message_body(message_id, role, content, extra=pack(rest, hints), **fields)
     if not same(message_out(body), dict(message)):
         body["extra"] = pack({}, {RAW: dict(message)})
-    return body
+    return mark_format(body, FORMAT)
 
 
 def message_out(body: Mapping[str, Any]) -> dict[str, Any]:

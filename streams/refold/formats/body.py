@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from refold.formats.extra import plain
 from refold.formats.parts import Part
 
 Body: TypeAlias = dict[str, Any]
@@ -16,8 +17,8 @@ def message_body(
     role: str,
     content: Sequence[Part],
     *,
-    extra_format: str,
     extra: bytes | None,
+    extra_format: str | None = None,
     **fields: Any,
 ) -> Body:
     """A body; ``fields`` are the other keys of the schema (``parent_id``, ``name``, ``model``, …)."""
@@ -37,6 +38,16 @@ def message_body(
         "extra": extra,
         **fields,
     }
+
+
+def mark_format(body: Body, name: str) -> Body:
+    """Say which provider's shape the body was read from, unless there is nothing of that provider in it.
+
+    Bare text needs no mark, and a body without any optional field is the one the fold reads fastest.
+    """
+    bare = body["extra"] is None and all(plain(item) for item in body["content"])
+    body["extra_format"] = None if bare else name
+    return body
 
 
 def calls_of(body: Mapping[str, Any]) -> list[Part]:

@@ -1,7 +1,8 @@
 """A session's events back to documents: the source's own, or a transcript in a provider's format.
 
-``source`` is exactly what was imported, value by value. The other formats are made from the active path, whole
-(not only the context window), with the same rules as a context: what comes out can be sent to the provider.
+``source`` is exactly what was imported, value by value. The other formats are made from the active path,
+whole (not only the context window), with the same rules as a context: what comes out can be sent to the
+provider.
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ class Entry(Protocol):
 
 
 def export_session(
-    entries: Iterable[Entry | Event], format: str = "source", *, load: LoadBlob | None = None  # noqa: A002
+    entries: Iterable[Entry | Event],
+    format: str = "source",  # noqa: A002 - the CLI's word
+    *,
+    load: LoadBlob | None = None,
 ) -> list[Any]:
-    """The documents of one session from its events in seq order (or, for ``source``, of all sessions of one file).
+    """The documents of one session, or (``source`` only) of all sessions of one file, from its events.
 
-    Entries have ``type`` and ``payload``, as attributes or keys; content parts are :class:`Part`. ``load`` fetches
-    what is kept in the blob store; without it content that is outside raises :class:`NotFound`. ``openai``, ``anthropic``
-    and ``otel`` give one document, a request's arguments. Raises :class:`UsageError` for an unknown format, and
-    :class:`NotFound` when ``source`` is asked of a session that was not imported. Blocks as ``load`` does.
+    Entries have ``type`` and ``payload``, as attributes or keys; content parts are :class:`Part`. ``load``
+    fetches what is kept in the blob store; without it content that is outside raises :class:`NotFound`.
+    ``openai``, ``anthropic`` and ``otel`` give one document, a request's arguments. Raises
+    :class:`UsageError` for an unknown format, and :class:`NotFound` when ``source`` is asked of a session
+    that was not imported. Blocks as ``load`` does.
     """
     if format not in EXPORT_FORMATS:
         raise UsageError(f"there is no export format {format!r}; choose {', '.join(EXPORT_FORMATS)}")
@@ -100,7 +105,21 @@ def _whole(events: Sequence[Event]) -> Mapping[str, Any]:
     while lead < len(messages) and messages[lead]["role"] in ("system", "developer"):
         lead += 1
     context = {"system": messages[:lead], "summary": None, "recent_messages": messages[lead:]}
-    return {"context": context, "tools": []}
+    return {"context": context, "tools": _rows(events)}
+
+
+def _rows(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Which operation is which message's call, as far as the events say; states are the fold's to know."""
+    return [
+        {
+            "operation_id": event["payload"]["operation_id"],
+            "call_id": event["payload"]["call_id"],
+            "message_id": event["payload"]["message_id"],
+            "state": "unknown",
+        }
+        for event in events
+        if event["type"] == "ToolCallIntended"
+    ]
 
 
 def _active_path(events: Sequence[Event]) -> list[dict[str, Any]]:
@@ -132,14 +151,15 @@ def _message_of(event: Event, number: int) -> dict[str, Any] | None:
     payload = event["payload"]
     if event["type"] == "MessageAppended":
         return {**payload, "seq": number, "elided": None}
-    if event["type"] not in ("ToolCallCompleted", "ToolCallFailed") or not payload.get("call_id"):
+    if event["type"] not in ("ToolCallCompleted", "ToolCallFailed"):
         return None
+    call_id = payload["call_id"] or payload["operation_id"] or ""
     content = list(payload["content"]) or [text(payload.get("error") or payload.get("summary") or "")]
     return {
         "message_id": payload.get("message_id") or f"@{number}",
         "parent_id": None,
         "role": "tool",
-        "content": [tool_result(payload["call_id"], content, is_error=bool(payload["is_error"]))],
+        "content": [tool_result(call_id, content, is_error=bool(payload["is_error"]))],
         "name": None,
         "group_id": None,
         "extra_format": None,

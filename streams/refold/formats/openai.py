@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from refold.errors import InvalidRecord
-from refold.formats.body import Body, message_body
+from refold.formats.body import Body, mark_format, message_body
 from refold.formats.calls import CallNames
 from refold.formats.extra import (
     RAW,
@@ -60,10 +60,10 @@ def message_in(
             names.turn_ended()
         content = _content_in(rest, hints, names)
         put(fields, "name", take(rest, "name", str))
-    body = message_body(message_id, role, content, extra_format=FORMAT, extra=pack(rest, hints), **fields)
+    body = message_body(message_id, role, content, extra=pack(rest, hints), **fields)
     if not same(message_out(body), dict(message)):
         body["extra"] = pack({}, {RAW: dict(message)})
-    return body
+    return mark_format(body, FORMAT)
 
 
 def message_out(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from refold.formats.body import Body, message_body
+from refold.formats.body import Body, mark_format, message_body
 from refold.formats.extra import RAW, Hints, checked, hints_of, pack, plain, put, raw_of, take, unpack
 from refold.formats.jsonio import dumps_text, loads, same
 from refold.formats.openai_parts import data_url_out
@@ -25,7 +25,9 @@ _ANSWERS: Final = ("function_call_output", "custom_tool_call_output")
 
 def item_in(item: Mapping[str, Any], *, message_id: str, **fields: Any) -> Body:
     """A body for one item."""
-    kind = item.get("type", "message" if isinstance(item.get("role"), str) else None)
+    said_by_role = "type" not in item and isinstance(item.get("role"), str)
+    kind = "message" if said_by_role else item.get("type")
+    kind = kind if isinstance(kind, str) else None
     rest = dict(item)
     hints: Hints = {}
     role = "assistant"
@@ -56,10 +58,10 @@ def item_in(item: Mapping[str, Any], *, message_id: str, **fields: Any) -> Body:
     if content is None:
         content, rest = [generic(kind if isinstance(kind, str) else None, dict(item))], {}
         hints = {"generic": True}
-    body = message_body(message_id, role, content, extra_format=FORMAT, extra=pack(rest, hints), **fields)
+    body = message_body(message_id, role, content, extra=pack(rest, hints), **fields)
     if not same(item_out(body), dict(item)):
         body["extra"] = pack({}, {RAW: dict(item)})
-    return body
+    return mark_format(body, FORMAT)
 
 
 def item_out(body: Mapping[str, Any]) -> dict[str, Any]:

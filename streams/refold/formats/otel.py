@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from refold.errors import InvalidRecord
-from refold.formats.body import Body, message_body
+from refold.formats.body import Body, mark_format, message_body
 from refold.formats.extra import RAW, Hints, checked, pack, plain, put, raw_of, take, unpack
 from refold.formats.jsonio import dumps, dumps_text, loads, same
 from refold.formats.parts import (
@@ -48,10 +48,10 @@ def message_in(message: Mapping[str, Any], *, message_id: str, **fields: Any) ->
     hints: Hints = {}
     if any(item.type == "tool_result" for item in content) and role != "tool":
         hints["role"], role = role, "tool"
-    body = message_body(message_id, role, content, extra_format=FORMAT, extra=pack(rest, hints), **fields)
+    body = message_body(message_id, role, content, extra=pack(rest, hints), **fields)
     if not same(message_out(body), dict(message)):
         body["extra"] = pack({}, {RAW: dict(message)})
-    return body
+    return mark_format(body, FORMAT)
 
 
 def message_out(body: Mapping[str, Any]) -> dict[str, Any]:

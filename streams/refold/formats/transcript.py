@@ -164,6 +164,7 @@ class _Pairs:
         self.by_message: dict[int, list[Call]] = {}
         self._rows: list[Row] = list(rows)
         self._calls: list[Call] = []
+        self._operations = {row["operation_id"]: (row["message_id"], row["call_id"]) for row in self._rows}
 
     def pair(self, entries: Sequence[_Entry]) -> None:
         waiting: list[Part] = []
@@ -187,7 +188,7 @@ class _Pairs:
         for call in reversed(self._calls):
             if newest is not None and call.message_id != newest.message_id:
                 break
-            if not call.answered and call.call_id == call_id:
+            if not call.answered and self._is(call, call_id):
                 newest = call
         if newest is None:
             return False
@@ -195,6 +196,12 @@ class _Pairs:
         newest.is_error = bool(result.fields["is_error"])
         newest.answered = True
         return True
+
+    def _is(self, call: Call, named: str) -> bool:
+        """Whether a result names this call: by its id, or, as tool events may, by its operation id."""
+        if call.call_id == named or call.part.fields.get("operation_id") == named:
+            return True
+        return self._operations.get(named) == (call.message_id, call.call_id)
 
     def _stand_in(self, call: Call) -> None:
         said, call.is_error = markers.missing_result(self._row(call))

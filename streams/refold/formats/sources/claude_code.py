@@ -38,8 +38,8 @@ MESSAGE_TYPES: Final = ("user", "assistant")
 NUMBER: Final = "n"
 RECORD: Final = "record"
 
-#: A record's own fields above this (tool outputs are repeated there, whole files among them) are kept beside the
-#: message instead of in it, where they would take the place of messages in the context window.
+#: A record's own fields above this (tool outputs are repeated there, whole files among them) are kept
+#: beside the message instead of in it, where they would take the place of messages in the context window.
 AROUND_BYTES_MAX: Final = 2_048
 #: ``note`` of such a kept record.
 AROUND: Final = "around"
