@@ -24,6 +24,7 @@ class FakeView:
         self.frontiers: dict[int, int] = {}
         self.sinks: dict[str, list[Callable[[bytes], None]]] = {}
         self.healthy = WorkerHealth(startup=True, ready=True, live=True, detail={"partitions": PARTITIONS})
+        self.subscribed = asyncio.Event()
         self._changed = asyncio.Condition()
 
     async def changed(self) -> None:
@@ -74,6 +75,7 @@ class FakeView:
 
     def subscribe_rulings(self, producer_id: str, sink: Callable[[bytes], None]) -> Callable[[], None]:
         self.sinks.setdefault(producer_id, []).append(sink)
+        self.subscribed.set()
         return lambda: self.sinks[producer_id].remove(sink)
 
     def health(self) -> WorkerHealth:

@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from api.fake_owner import FakeView
 from refold.api import handlers, rulingstream
 from refold.api.rulingstream import RulingStream
 from refold.api.server import OwnerServer
 from refold.api.view import HistoryAnswer, OwnerView, RulingLine, WorkerHealth
 from refold.errors import ConfigError, UnavailableError
-from api.fake_owner import FakeView
 
 KEY = b"t/s"
 Get = Callable[..., "AbstractAsyncContextManager[aiohttp.ClientResponse]"]
@@ -111,7 +111,11 @@ async def test_503_with_retry_after_while_restoring(state: str) -> None:
     view.snapshots[KEY] = (1, b"x")
     view.statuses[view.partition_of(KEY)] = state  # type: ignore[assignment]
     async with serving(view) as (_, get):
-        for path in ("/v1/sessions/t/s", "/v1/sessions/t/s/history", f"/v1/rulings/{view.partition_of(KEY)}/0"):
+        for path in (
+            "/v1/sessions/t/s",
+            "/v1/sessions/t/s/history",
+            f"/v1/rulings/{view.partition_of(KEY)}/0",
+        ):
             async with get(path) as answer:
                 assert answer.status == 503
                 assert int(answer.headers["Retry-After"]) >= 1
@@ -119,7 +123,7 @@ async def test_503_with_retry_after_while_restoring(state: str) -> None:
 
 
 async def test_min_seq_waits_for_the_commit_and_504_otherwise() -> None:
-    """Goal: read-your-writes: the answer holds the seq asked for, or it is a 504 that names the seq reached."""
+    """Goal: read-your-writes: the answer holds the seq asked for, or is a 504 that names the seq reached."""
     view = FakeView()
     view.snapshots[KEY] = (1, b"one")
     async with serving(view) as (_, get):

@@ -18,20 +18,17 @@ class Wire:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.waiting: list[tuple[bytes, asyncio.Future[Delivery]]] = []
+        self.waiting: asyncio.Queue[tuple[bytes, asyncio.Future[Delivery]]] = asyncio.Queue()
 
     async def send(
         self, topic: str, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]], partition: int
     ) -> Delivery:
         future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
-        self.waiting.append((value, future))
+        self.waiting.put_nowait((value, future))
         return await future
 
     async def next_is(self, value: bytes) -> asyncio.Future[Delivery]:
-        async with asyncio.timeout(5):
-            while not self.waiting:
-                await asyncio.sleep(0)
-        sent, future = self.waiting.pop(0)
+        sent, future = await asyncio.wait_for(self.waiting.get(), 5)
         assert sent == value
         return future
 
@@ -62,7 +59,7 @@ async def test_one_event_is_in_flight_and_the_order_is_the_callers(wire: Wire, l
     pending = [submit(lane, name) for name in ("a", "b", "c")]
     for name in (b"a", b"b", b"c"):
         await asyncio.sleep(0.01)
-        assert len(wire.waiting) == 1
+        assert wire.waiting.qsize() == 1
         await wire.acknowledge(name)
     assert [(await p.done).offset for p in pending] == [0, 1, 2]
     assert lane.idle
@@ -83,7 +80,7 @@ async def test_a_failure_fails_what_is_queued_behind_it_and_what_comes_later(wir
     assert caught.value.event_id == "b"
     assert [p.event_id for p in lane.failed] == ["b", "c"]
     assert wire.written == [b"a"]
-    assert not wire.waiting
+    assert wire.waiting.empty()
 
 
 async def test_retry_sends_the_same_bytes_in_order(wire: Wire, lane: Lane) -> None:

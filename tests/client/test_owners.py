@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -40,14 +40,13 @@ async def owners_of(group: FakeGroup, token: str | None = None) -> AsyncIterator
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same logic at a tenth of the pauses."""
     monkeypatch.setattr("refold.client.routing.ROUTE_REFRESH_MIN_S", 0.01)
     monkeypatch.setattr("refold.client.owners.RETRY_PAUSE_S", 0.02)
     monkeypatch.setattr(rulings_module, "RETRY_PAUSE_S", 0.02)
     monkeypatch.setattr(rulings_module, "RULING_RECHECK_S", 0.1)
     monkeypatch.setattr(rulings_module, "LOOKUP_TIMEOUT_S", 0.3)
-    yield
 
 
 async def no_topics(_: Delivery) -> RulingLine | None:
@@ -197,9 +196,7 @@ async def test_the_owner_dies_while_a_ruling_is_awaited() -> None:
             async with worker(old) as a:
                 group.owners = everywhere(a)
                 waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 10))
-                async with asyncio.timeout(5):
-                    while not old.sinks.get("p-1"):
-                        await asyncio.sleep(0.01)
+                await asyncio.wait_for(old.subscribed.wait(), 5)
             group.owners = everywhere(b)
             await new.rule("p-1", RulingLine(0, 7, "rejected", None, "session_closed", "closed"))
             assert (await waiting).code == "session_closed"
@@ -214,9 +211,7 @@ async def test_a_partition_that_moves_behind_an_open_stream_is_noticed() -> None
         async with owners_of(group) as owners:
             rulings = Rulings(owners, "p-1", no_topics)
             waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 10))
-            async with asyncio.timeout(5):
-                while not old.sinks.get("p-1"):
-                    await asyncio.sleep(0.01)
+            await asyncio.wait_for(old.subscribed.wait(), 5)
             old.statuses[0] = "absent"
             group.owners = everywhere(b)
             await new.rule("somebody else", RulingLine(0, 7, "accepted", 3))
@@ -252,7 +247,7 @@ async def test_without_workers_the_topics_answer_or_the_error_says_what_is_known
 
     async with owners_of(group) as owners:
         rulings = Rulings(owners, "p-1", topics)
-        with pytest.raises(TransientError, match="durable.*partition 0, offset 7.*not lost"):
+        with pytest.raises(TransientError, match=r"durable.*partition 0, offset 7.*not lost"):
             await rulings.wait(Delivery(0, 7, 0), 0.0, 0.3)
         known.append(RulingLine(0, 7, "accepted", 1))
         assert (await rulings.wait(Delivery(0, 7, 0), 0.0, 5)).seq == 1

@@ -44,7 +44,7 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.parametrize("module", ["refold.client", "refold.client.sync", "refold.wire.blobs"])
 def test_the_sdk_runs_without_the_workers_packages(module: str) -> None:
-    """Goal: `pip install refold` is enough: importing the SDK while those packages cannot be imported works."""
+    """Goal: `pip install refold` is enough: the SDK imports where those packages cannot be imported."""
     program = textwrap.dedent(
         f"""
         import sys

@@ -23,8 +23,8 @@ class Context:
 
     ``seq``: of the snapshot it was made from. ``stale``: made without an owner, from the state topic.
     ``uncovered``: messages of the path that neither the summary nor the newest messages show.
-    ``complete``: false when the beginning of the path is not known to the state; what fits the window was then
-    read from the journal, and what lies before it has no summary.
+    ``complete``: false when the beginning of the path is not known to the state; what fits the window was
+    then read from the journal, and what lies before it has no summary.
     """
 
     format: ContextFormat

@@ -1,0 +1,103 @@
+"""Workers as processes for the SDK's tests: started, killed, and always ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REFOLD = [sys.executable, "-m", "refold.cli.main"]
+
+
+def refold(
+    bootstrap: str, prefix: str, *arguments: str, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    done = subprocess.run(
+        [*REFOLD, *arguments, "--bootstrap", bootstrap, "--prefix", prefix],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=_environment(),
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(f"refold {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+class Worker:
+    def __init__(
+        self, bootstrap: str, prefix: str, directory: Path, instance: str, **environment: str
+    ) -> None:
+        self.instance = instance
+        self._log = directory / f"{instance}.log"
+        self._command = [
+            *REFOLD,
+            "worker",
+            *("--bootstrap", bootstrap, "--prefix", prefix, "--instance", instance),
+            *("--data-dir", str(directory / instance)),
+        ]
+        self._environment = _environment(
+            REFOLD_WORKER__SESSION_TIMEOUT_MS="6000",
+            REFOLD_WORKER__START_JITTER_MS_MAX="0",
+            REFOLD_WORKER__RESTORE_JITTER_MS_MAX="0",
+            REFOLD_LOGGING__LEVEL="info",
+            **environment,
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=subprocess.STDOUT, env=self._environment
+            )
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(30)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def wait_started(self, timeout_s: float = 60.0) -> None:
+        """Until the worker says that it runs; raises with its log when it ended instead."""
+        assert self.process is not None
+        deadline = time.monotonic() + timeout_s
+        while "worker_started" not in self.log:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the worker did not start: {self.log[-2000:]}")
+            time.sleep(0.05)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+
+@contextmanager
+def worker(
+    bootstrap: str, prefix: str, directory: Path, instance: str, **environment: str
+) -> Iterator[Worker]:
+    made = Worker(bootstrap, prefix, directory, instance, **environment)
+    made.start()
+    try:
+        made.wait_started()
+        yield made
+    finally:
+        made.kill()
+
+
+def _environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+    return {**kept, **more, "NO_COLOR": "1"}
