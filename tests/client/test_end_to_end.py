@@ -164,7 +164,7 @@ async def test_events_by_index(rf: Refold) -> None:
 
 
 async def test_large_payloads_go_outside_and_come_back(rf: Refold, tmp_path: Path) -> None:
-    """Goal: 5 MB of tool output are a reference in the log, load with their digest checked; damage is said."""
+    """Goal: 5 MB of tool output are a reference in the log, load and are checked; damage is said."""
     s = rf.session(new_id("large"))
     big = "tool output " * 450_000
     await s.append("go")
