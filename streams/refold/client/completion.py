@@ -21,9 +21,9 @@ from refold.client.payloads import load_parts
 from refold.client.snapshots import SnapshotView
 from refold.core.evolve import evolve
 from refold.core.session import Message, initial
+from refold.formats.parts import as_part
 from refold.wire.codec import decode_body
 from refold.wire.events import decode_event
-from refold.wire.parts import Part, from_wire
 
 Events = Callable[[int, int | None], AsyncGenerator[SessionEvent, None]]
 
@@ -68,7 +68,7 @@ def _body_of(event: SessionEvent) -> dict[str, Any] | None:
 
 
 async def _loaded(message: Mapping[str, Any], connection: Connection) -> Mapping[str, Any]:
-    parts = [part if isinstance(part, Part) else from_wire(part) for part in message["content"]]
+    parts = [as_part(part) for part in message["content"]]
     return {**message, "content": await load_parts(parts, connection.blobs)}
 
 

@@ -11,9 +11,8 @@ from typing import Any, Literal, get_args
 
 from refold.errors import UsageError
 from refold.formats import context_anthropic, context_openai, context_otel
-from refold.formats.parts import Part
+from refold.formats.parts import as_part
 from refold.formats.transcript import LoadMessage, LoadPart, Snapshot, transcript
-from refold.wire.parts import from_wire
 
 ContextFormat = Literal["openai", "anthropic", "otel", "raw"]
 
@@ -56,7 +55,7 @@ def _raw(snapshot: Snapshot, load_message: LoadMessage | None, load_part: LoadPa
         if message.get("elided") and load_message is not None:
             loaded = load_message(message)
             content = content if loaded is None else loaded
-        parts = [item if isinstance(item, Part) else from_wire(item) for item in content]
+        parts = [as_part(item) for item in content]
         if load_part is not None:
             parts = [part if part.ref is None else load_part(part) for part in parts]
         return {**message, "content": parts}

@@ -13,10 +13,11 @@ from typing import Any
 
 from refold.errors import InvalidRecord
 from refold.formats.jsonio import dumps_text, loads
-from refold.wire.parts import Part
+from refold.wire.parts import NESTING_KINDS, BlobRef, Part, from_wire
 
 __all__ = [
     "Part",
+    "as_part",
     "decode_base64",
     "encode_base64",
     "generic",
@@ -32,6 +33,22 @@ def part(kind: str, body: str | None = None, fields: Mapping[str, Any] | None = 
     """A part of ``kind``; fields that are ``None`` are left to their schema defaults."""
     kept = {key: value for key, value in (fields or {}).items() if value is not None}
     return Part(type=kind, text=body, fields=kept)
+
+
+def as_part(item: Part | Mapping[str, Any]) -> Part:
+    """A part in any form it is read in: as a value, from the wire (``data`` are bytes), or from a decoded snapshot
+    (``data`` are the kind's fields, inner parts alike)."""
+    if isinstance(item, Part):
+        return item
+    data = item["data"]
+    if not isinstance(data, Mapping):
+        return from_wire(item)
+    ref = item["ref"]
+    fields = {key: value for key, value in data.items() if value is not None}
+    if item["type"] in NESTING_KINDS:
+        fields["content"] = [as_part(inner) for inner in data["content"]]
+    outside = None if ref is None else BlobRef(**ref)
+    return Part(item["type"], item["text"], fields, outside, item["type_version"])
 
 
 def text(body: str, extra: bytes | None = None) -> Part:

@@ -22,8 +22,7 @@ from typing import Any, TypeAlias
 
 from refold.formats import markers
 from refold.formats.jsonio import dumps_text
-from refold.formats.parts import Part, text, tool_call
-from refold.wire.parts import from_wire
+from refold.formats.parts import Part, as_part, text, tool_call
 
 Snapshot: TypeAlias = Mapping[str, Any]
 Message: TypeAlias = Mapping[str, Any]
@@ -135,7 +134,7 @@ class _Opener:
         return _Entry(message, [mark, *self._calls(message)])
 
     def _part(self, item: Any) -> Part:
-        part = item if isinstance(item, Part) else from_wire(item)
+        part = as_part(item)
         if part.ref is not None and self._load_part is not None:
             return self._load_part(part)
         return part
