@@ -8,8 +8,9 @@ W1  Every message of the active path is in exactly one place: pinned in ``system
 W2  ``recent`` never begins inside a group: no result without the message that asked for it. A result belongs
     to its call's place, so one that comes after its call was trimmed goes straight into the range.
 W3  Cuts are at turn borders while there is one; the last turn stays whole and is reported (``overflow``).
-    Only above the hard limits is a turn cut inside, between groups; a group that alone is above the hard
-    byte limit keeps its messages without their content, and above the hard count it leaves as a whole.
+    Only a turn above the hard limits loses something: above the bytes its oldest messages lose their content
+    (the journal has it), above the count it is cut inside, between groups; where no cut is free because
+    calls overlap, the oldest group leaves with its results.
 W4  With ``hold_for_summary`` or an active summary, messages leave only when a summary covers them, up to the
     hard limits.
 """
@@ -101,14 +102,14 @@ def trim(session: Session) -> None:
         if not cut:
             break
         drop_prefix(session, cut)
-    while len(recent) > WINDOW_MESSAGES_MAX or session.recent_bytes > WINDOW_BYTES_MAX:
+    while len(recent) > WINDOW_MESSAGES_MAX:
         cut = find_cut(recent, at_turns=False)
         if cut:
             drop_prefix(session, cut)
-        elif len(recent) > WINDOW_MESSAGES_MAX:
-            _drop_group(session)
         else:
-            _elide_oldest(session)
+            _drop_group(session)
+    while session.recent_bytes > WINDOW_BYTES_MAX:
+        _elide_oldest(session)
 
 
 def find_cut(recent: list[Message], *, at_turns: bool) -> int:

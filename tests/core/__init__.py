@@ -1,0 +1,3 @@
+"""Tests of the session fold."""
+
+from __future__ import annotations
