@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from client.worker_process import worker
 from refold.broker import EmbeddedBroker
+from refold.client import Refold
+from refold.errors import PermissionDenied
+from refold.settings import Settings
 from refold.topology import Topology
 from refold.topology.render import acls
 
 JAAS = """
 org.apache.kafka.common.security.plain.PlainLoginModule required
-  username="broker" password="broker-pw" user_broker="broker-pw" user_ops="ops-pw" user_nobody="nobody-pw";
+  username="broker" password="broker-pw" user_broker="broker-pw" user_ops="ops-pw" user_nobody="nobody-pw"
+  user_worker="worker-pw" user_producer="producer-pw" user_reader="reader-pw";
 """
 _TYPES = {
     "--topic": ResourceType.TOPIC,
@@ -114,3 +120,46 @@ def test_the_rendered_rules_are_enough_for_an_operator(secured: EmbeddedBroker, 
     assert listed.returncode == 0, listed.stderr
     other = refold(secured, "ops", "ops-pw", "rejected", "list", "--prefix", "other")
     assert other.returncode in (66, 77), other.stderr
+
+
+def as_user(user: str) -> dict[str, str]:
+    return {
+        "REFOLD_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "REFOLD_KAFKA__SASL_MECHANISM": "PLAIN",
+        "REFOLD_KAFKA__SASL_USERNAME": user,
+        "REFOLD_KAFKA__SASL_PASSWORD": f"{user}-pw",
+    }
+
+
+async def test_the_rendered_rules_are_enough_for_worker_producer_and_reader(
+    secured: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Method: exactly the rendered rules, a real worker, an append with its ruling, a bulk read of states."""
+    topology = Topology.load("roles", partitions=2)
+    topology.apply(secured.internal_bootstrap)
+    users = {"worker": "User:worker", "producer": "User:producer", "reader": "User:reader"}
+    grant(
+        secured,
+        [line for line in acls(topology, users) if any(f"{user} " in line for user in users.values())],
+    )
+
+    def settings(user: str) -> Settings:
+        kafka = {
+            "bootstrap": secured.bootstrap,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": user,
+            "sasl_password": f"{user}-pw",
+        }
+        return Settings(topic_prefix="roles", kafka=kafka, blobs={"url": f"file://{tmp_path}/blobs"})
+
+    with worker(secured.bootstrap, "roles", tmp_path, "w-0", **as_user("worker")):
+        async with Refold(settings("producer")) as producer:
+            receipt = await producer.session("s-1").append("Hello")
+            assert (await receipt.ruling()).status == "accepted"
+        async with Refold(settings("reader")) as reader:
+            async with aclosing(reader.states(follow=False)) as states:
+                found = [change.session async for change in states]
+            assert found == ["s-1"]
+            with pytest.raises(PermissionDenied):
+                await reader.session("s-1").append("not allowed")

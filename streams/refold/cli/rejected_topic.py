@@ -27,6 +27,7 @@ from refold.core.slots import SlotMap
 from refold.errors import UnavailableError
 from refold.topology.failures import explain
 from refold.topology.names import TopicNames
+from refold.topology.reach import Reach
 
 if TYPE_CHECKING:
     from refold.settings import Settings
@@ -48,7 +49,7 @@ class RejectedTopic:
         self._settings = settings
         self._names = TopicNames(settings.topic_prefix)
         self._bootstrap = settings.kafka.bootstrap
-        self._told: list[KafkaError] = []
+        self._reach = Reach(self._bootstrap)
         # Fixed at the first read: a replay that is rejected again must not be read by the same command, and
         # what was counted before asking is what is sent after.
         self._ends: dict[int, int] | None = None
@@ -64,7 +65,7 @@ class RejectedTopic:
                 "enable.partition.eof": True,
                 # The end of a partition is reported by an empty fetch; the default lets it wait 500 ms.
                 "fetch.wait.max.ms": 20,
-                "error_cb": self._told.append,
+                "error_cb": self._reach.told,
             }
         )
 
@@ -112,8 +113,10 @@ class RejectedTopic:
 
     def partitions(self, topic: str) -> int:
         """Raises :class:`NotFound` when the topic does not exist."""
-        metadata = self._call(
-            f"looking for {topic}", lambda: self._consumer.list_topics(topic, timeout=METADATA_SECONDS_MAX)
+        metadata = self._reach.ask(
+            f"looking for {topic}",
+            lambda timeout: self._consumer.list_topics(topic, timeout=timeout),
+            self._consumer.poll,
         ).topics[topic]
         if metadata.error is not None:
             raise explain(metadata.error, doing=f"looking for {topic}", bootstrap=self._bootstrap)
@@ -143,7 +146,7 @@ class RejectedTopic:
                 "message.timeout.ms": int(DELIVERY_SECONDS_MAX * 1000),
                 # The inbox takes 1.1 MB; the client's own default is 1 MB.
                 "message.max.bytes": 2 * 1024 * 1024,
-                "error_cb": self._told.append,
+                "error_cb": self._reach.told,
             }
         )
         for sent, record in enumerate(records, start=1):
@@ -217,12 +220,7 @@ class RejectedTopic:
         try:
             return call()
         except KafkaException as err:
-            # A refused login looks like a timeout; the error callback, served by poll, was told the reason.
-            self._consumer.poll(0)
-            told = next(
-                (e for e in self._told if e.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)), None
-            )
-            raise explain(told or err, doing=doing, bootstrap=self._bootstrap) from err
+            raise self._reach.explain(doing, err, self._consumer.poll) from err
 
 
 def _record(message: Any) -> RejectedRecord:

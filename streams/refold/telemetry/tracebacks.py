@@ -1,7 +1,8 @@
 """Exceptions in logs without what was in memory: type, place and chain, no locals, no source lines.
 
-The text of an exception is written by whoever raised it and may quote a payload (``KeyError("Dear Sir, …")``). It
-is shown only for types whose text names causes: ours, the operating system's, the interpreter's own.
+The text of an exception is written by whoever raised it and may quote a payload
+(``KeyError("Dear Sir, ...")``). It is shown only for types whose text names causes: ours, the operating
+system's, the interpreter's own.
 """
 
 from __future__ import annotations

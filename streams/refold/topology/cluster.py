@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from refold.errors import NotFound, TransientError, UnavailableError
 from refold.topology.failures import explain
 from refold.topology.plan import LiveTopic
+from refold.topology.reach import Reach
 
 if TYPE_CHECKING:
     from refold.settings import Settings
@@ -44,11 +45,12 @@ class Cluster:
         else:
             config = target.kafka_config("admin")
         self.bootstrap = str(config.get("bootstrap.servers", "?"))
-        self._errors: list[KafkaError] = []
+        self._reach = Reach(self.bootstrap)
         # librdkafka would print connection failures to stderr; ours say what to do about them.
-        self._admin = self._guard(
-            "connecting", lambda: AdminClient({"log_level": 2, **config, "error_cb": self._errors.append})
-        )
+        try:
+            self._admin = AdminClient({"log_level": 2, **config, "error_cb": self._reach.told})
+        except KafkaException as err:
+            raise explain(err, doing="connecting", bootstrap=self.bootstrap) from err
 
     def brokers(self) -> int:
         return len(self._metadata().brokers)
@@ -143,8 +145,9 @@ class Cluster:
             time.sleep(POLL_SECONDS)
 
     def _metadata(self) -> Any:
-        return self._guard(
-            "reading the cluster's metadata", lambda: self._admin.list_topics(timeout=ANSWER_SECONDS_MAX)
+        doing = "reading the cluster's metadata"
+        return self._reach.ask(
+            doing, lambda timeout: self._admin.list_topics(timeout=timeout), self._admin.poll
         )
 
     def _configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -193,11 +196,7 @@ class Cluster:
             raise UnavailableError(f"{doing}: no answer from {self.bootstrap} in time. Try again.") from err
 
     def _explain(self, doing: str, err: KafkaException) -> Exception:
-        # A refused login looks like a timeout; the error callback, served by poll, was told the reason.
-        self._admin.poll(0)
-        refused = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-        told = next((error for error in self._errors if error.code() in refused), None)
-        return explain(told or err, doing=doing, bootstrap=self.bootstrap)
+        return self._reach.explain(doing, err, self._admin.poll)
 
 
 def _offset_of(future: Any) -> int:
