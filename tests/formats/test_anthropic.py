@@ -18,7 +18,9 @@ from .support import body_through_bytes, json_values, objects, texts
 SEARCH = {
     "type": "web_search_tool_result",
     "tool_use_id": "srvtoolu_1",
-    "content": [{"type": "web_search_result", "url": "u", "title": "t", "encrypted_content": "Eo8E", "page_age": None}],
+    "content": [
+        {"type": "web_search_result", "url": "u", "title": "t", "encrypted_content": "Eo8E", "page_age": None}
+    ],
 }
 BLOCKS: dict[str, Any] = {
     "text": {"type": "text", "text": "hi"},
@@ -36,28 +38,68 @@ BLOCKS: dict[str, Any] = {
                 "end_char_index": 9,
                 "file_id": None,
             },
-            {"type": "page_location", "cited_text": "x", "document_index": 0, "start_page_number": 1, "end_page_number": 2},
-            {"type": "web_search_result_location", "cited_text": "x", "url": "u", "title": None, "encrypted_index": "Eo8B"},
-            {"type": "search_result_location", "cited_text": "x", "source": "s", "title": "t", "search_result_index": 0, "start_block_index": 0, "end_block_index": 1},
+            {
+                "type": "page_location",
+                "cited_text": "x",
+                "document_index": 0,
+                "start_page_number": 1,
+                "end_page_number": 2,
+            },
+            {
+                "type": "web_search_result_location",
+                "cited_text": "x",
+                "url": "u",
+                "title": None,
+                "encrypted_index": "Eo8B",
+            },
+            {
+                "type": "search_result_location",
+                "cited_text": "x",
+                "source": "s",
+                "title": "t",
+                "search_result_index": 0,
+                "start_block_index": 0,
+                "end_block_index": 1,
+            },
             {"type": "new_location", "where": [1]},
             "odd",
         ],
     },
     "null citations": {"type": "text", "text": "x", "citations": None},
     "no citations": {"type": "text", "text": "x", "citations": []},
-    "thinking": {"type": "thinking", "thinking": "let me see", "signature": "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk="},
+    "thinking": {
+        "type": "thinking",
+        "thinking": "let me see",
+        "signature": "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=",
+    },
     "thinking, empty and unsigned": {"type": "thinking", "thinking": ""},
     "redacted": {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIw"},
-    "tool_use": {"type": "tool_use", "id": "toolu_1", "name": "get", "input": {"b": 1, "a": [1.0, None]}, "caller": {"type": "direct"}},
+    "tool_use": {
+        "type": "tool_use",
+        "id": "toolu_1",
+        "name": "get",
+        "input": {"b": 1, "a": [1.0, None]},
+        "caller": {"type": "direct"},
+    },
     "tool_use, nothing": {"type": "tool_use", "id": "toolu_1", "name": "get", "input": {}},
     "tool_use, cut": {"type": "tool_use", "id": "toolu_1", "name": "get", "input": '{"a": '},
     "result": {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"},
-    "result, blocks": {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "a"}]},
-    "result, one block": {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "a"}]},
+    "result, blocks": {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "a"}],
+    },
+    "result, one block": {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": [{"type": "text", "text": "a"}],
+    },
     "result, image": {
         "type": "tool_result",
         "tool_use_id": "toolu_1",
-        "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAEC"}}],
+        "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAEC"}}
+        ],
         "is_error": False,
     },
     "result, error": {"type": "tool_result", "tool_use_id": "toolu_1", "content": "no", "is_error": True},
@@ -65,7 +107,10 @@ BLOCKS: dict[str, Any] = {
     "result, empty": {"type": "tool_result", "tool_use_id": "toolu_1", "content": []},
     "image, url": {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
     "image, file": {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
-    "image, odd base64": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAE"}},
+    "image, odd base64": {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "AAE"},
+    },
     "document": {
         "type": "document",
         "title": "Doc",
@@ -73,8 +118,14 @@ BLOCKS: dict[str, Any] = {
         "citations": {"enabled": True},
         "source": {"type": "text", "media_type": "text/plain", "data": "The grass"},
     },
-    "document, pdf": {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAEC"}},
-    "document, content": {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}},
+    "document, pdf": {
+        "type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": "AAEC"},
+    },
+    "document, content": {
+        "type": "document",
+        "source": {"type": "content", "content": [{"type": "text", "text": "x"}]},
+    },
     "search": {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}},
     "search result": SEARCH,
     "search error": {
@@ -87,11 +138,27 @@ BLOCKS: dict[str, Any] = {
         "tool_use_id": "srvtoolu_2",
         "content": {"type": "bash_code_execution_result", "stdout": "1", "return_code": 0, "content": []},
     },
-    "mcp": {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "echo", "server_name": "s", "input": {"x": 1}},
-    "mcp result": {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": False, "content": [{"type": "text", "text": "x"}]},
+    "mcp": {
+        "type": "mcp_tool_use",
+        "id": "mcptoolu_1",
+        "name": "echo",
+        "server_name": "s",
+        "input": {"x": 1},
+    },
+    "mcp result": {
+        "type": "mcp_tool_result",
+        "tool_use_id": "mcptoolu_1",
+        "is_error": False,
+        "content": [{"type": "text", "text": "x"}],
+    },
     "compaction": {"type": "compaction", "content": "so far"},
     "upload": {"type": "container_upload", "file_id": "file_1"},
-    "search_result": {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "x"}]},
+    "search_result": {
+        "type": "search_result",
+        "source": "s",
+        "title": "t",
+        "content": [{"type": "text", "text": "x"}],
+    },
     "no type": {"text": "x"},
     "no object": "x",
 }
@@ -109,7 +176,12 @@ MESSAGES: dict[str, dict[str, Any]] = {
         "content": [BLOCKS["thinking"], BLOCKS["tool_use"]],
         "stop_reason": "tool_use",
         "stop_sequence": None,
-        "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2, "output_tokens": 3},
+        "usage": {
+            "input_tokens": 10,
+            "cache_read_input_tokens": 5,
+            "cache_creation_input_tokens": 2,
+            "output_tokens": 3,
+        },
     },
 }
 
@@ -146,16 +218,22 @@ def test_a_response_fills_the_typed_fields() -> None:
 
 def test_results_make_a_tool_message_and_citations_parts() -> None:
     """A user message with a result never starts a turn; citations are parts with their source."""
-    body = anthropic.message_in({"role": "user", "content": [BLOCKS["result, error"], BLOCKS["text"]]}, message_id="m")
+    body = anthropic.message_in(
+        {"role": "user", "content": [BLOCKS["result, error"], BLOCKS["text"]]}, message_id="m"
+    )
     assert body["role"] == "tool"
     assert body["content"][0].fields["is_error"] is True
-    cited = anthropic.message_in({"role": "assistant", "content": [BLOCKS["citations"]]}, message_id="m")["content"]
+    cited = anthropic.message_in({"role": "assistant", "content": [BLOCKS["citations"]]}, message_id="m")[
+        "content"
+    ]
     assert [part.type for part in cited] == ["text"] + ["citation"] * 6
     assert (cited[1].text, cited[1].fields["source"], cited[1].fields["end"]) == ("The grass", "Doc", 9)
 
 
 def test_a_search_keeps_its_encrypted_content_byte_for_byte() -> None:
-    body = body_through_bytes(anthropic.message_in({"role": "assistant", "content": [SEARCH]}, message_id="m"))
+    body = body_through_bytes(
+        anthropic.message_in({"role": "assistant", "content": [SEARCH]}, message_id="m")
+    )
     assert b'"encrypted_content":"Eo8E"' in body["content"][0].fields["json"]
     failed = anthropic.message_in({"role": "assistant", "content": [BLOCKS["search error"]]}, message_id="m")
     assert failed["content"][0].fields["is_error"] is True
@@ -166,13 +244,35 @@ def test_a_message_needs_a_role() -> None:
         anthropic.message_in({"content": "x"}, message_id="m")
 
 
-_source = objects({}, {"type": st.sampled_from(["base64", "url", "file", "text"]), "media_type": texts, "data": texts, "url": texts, "file_id": texts})
+_source = objects(
+    {},
+    {
+        "type": st.sampled_from(["base64", "url", "file", "text"]),
+        "media_type": texts,
+        "data": texts,
+        "url": texts,
+        "file_id": texts,
+    },
+)
 _plain_blocks = st.one_of(
-    objects({"type": st.just("text")}, {"text": texts, "citations": st.lists(objects({"type": texts}, {"cited_text": texts, "document_index": st.integers()}) | json_values, max_size=2)}),
+    objects(
+        {"type": st.just("text")},
+        {
+            "text": texts,
+            "citations": st.lists(
+                objects({"type": texts}, {"cited_text": texts, "document_index": st.integers()})
+                | json_values,
+                max_size=2,
+            ),
+        },
+    ),
     objects({"type": st.sampled_from(["image", "document"])}, {"source": _source, "title": texts}),
     objects({"type": st.just("thinking")}, {"thinking": texts, "signature": texts}),
     objects({"type": st.just("redacted_thinking")}, {"data": texts}),
-    objects({"type": st.sampled_from(["tool_use", "server_tool_use", "mcp_tool_use"])}, {"id": texts, "name": texts, "input": json_values}),
+    objects(
+        {"type": st.sampled_from(["tool_use", "server_tool_use", "mcp_tool_use"])},
+        {"id": texts, "name": texts, "input": json_values},
+    ),
     objects({"type": st.just("compaction")}, {"content": texts}),
     json_values,
 )

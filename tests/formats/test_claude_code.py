@@ -1,4 +1,7 @@
-"""Claude Code transcripts: what becomes a message, which follows which, and how sub-agents hang on their call."""
+"""Claude Code transcripts:
+
+what becomes a message, which follows which, and how sub-agents hang on their call.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def _sessions(path: Path, records: list[dict[str, Any]]) -> list[SourceSession]:
 
 
 def _parents(session: SourceSession) -> dict[str, str | None]:
-    return {e.payload["message_id"]: e.payload["parent_id"] for e in session.events if e.type == "MessageAppended"}
+    return {
+        e.payload["message_id"]: e.payload["parent_id"] for e in session.events if e.type == "MessageAppended"
+    }
 
 
 def test_parallel_results_beside_each_other_stay_on_the_path(tmp_path: Path) -> None:
@@ -64,7 +69,13 @@ def test_parallel_results_beside_each_other_stay_on_the_path(tmp_path: Path) -> 
 
 def test_an_edit_is_a_branch_and_a_compaction_a_new_root(tmp_path: Path) -> None:
     """Another user message under an old record branches there; null after a boundary record begins anew."""
-    boundary = {"type": "system", "uuid": "b", "parentUuid": None, "sessionId": "s1", "subtype": "compact_boundary"}
+    boundary = {
+        "type": "system",
+        "uuid": "b",
+        "parentUuid": None,
+        "sessionId": "s1",
+        "subtype": "compact_boundary",
+    }
     (session,) = _sessions(
         tmp_path / "a.jsonl",
         [
@@ -141,7 +152,9 @@ def test_records_that_are_no_messages_are_kept_in_place(tmp_path: Path) -> None:
 
 def test_a_large_record_around_a_message_is_kept_beside_it(tmp_path: Path) -> None:
     """Tool outputs repeated in ``toolUseResult`` must not fill the context window."""
-    record = _record("user", "r1", None, [_result("t1")], toolUseResult={"file": "x" * (AROUND_BYTES_MAX * 20)})
+    record = _record(
+        "user", "r1", None, [_result("t1")], toolUseResult={"file": "x" * (AROUND_BYTES_MAX * 20)}
+    )
     (session,) = _sessions(tmp_path / "a.jsonl", [record])
     (body,) = [event.payload for event in session.events if event.type == "MessageAppended"]
     assert len(body["extra"]) < AROUND_BYTES_MAX

@@ -1,4 +1,7 @@
-"""OpenAI chat messages and Responses items: golden shapes, and any message whatever comes back value by value."""
+"""OpenAI chat messages and Responses items:
+
+golden shapes, and any message whatever comes back value by value.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ GOLDEN: dict[str, dict[str, Any]] = {
     "user": {"role": "user", "content": "hi", "name": "ann"},
     "empty text": {"role": "user", "content": ""},
     "list of one text": {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-    "twice the same text": {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "a"}]},
+    "twice the same text": {
+        "role": "user",
+        "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "a"}],
+    },
     "empty list": {"role": "user", "content": []},
     "nul": {"role": "user", "content": "a\0b \U0001f600"},
     "image": {
@@ -48,7 +54,10 @@ GOLDEN: dict[str, dict[str, Any]] = {
             {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAEC"}},
         ],
     },
-    "unknown part": {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "x"}}, "bare", 1.5, None]},
+    "unknown part": {
+        "role": "user",
+        "content": [{"type": "video_url", "video_url": {"url": "x"}}, "bare", 1.5, None],
+    },
     "calls": {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "call_2"}]},
     "calls without content": {"role": "assistant", "tool_calls": [CALL]},
     "calls with text": {"role": "assistant", "content": "wait", "tool_calls": [CALL]},
@@ -73,9 +82,15 @@ GOLDEN: dict[str, dict[str, Any]] = {
         "content": None,
         "tool_calls": [{**CALL, "index": 0, "extra_content": {"google": {"thought_signature": "c2ln"}}}],
     },
-    "call without id": {"role": "assistant", "tool_calls": [{"type": "function", "function": CALL["function"]}]},
+    "call without id": {
+        "role": "assistant",
+        "tool_calls": [{"type": "function", "function": CALL["function"]}],
+    },
     "call without type": {"role": "assistant", "tool_calls": [{"id": "c", "function": CALL["function"]}]},
-    "flat call": {"role": "assistant", "tool_calls": [{"id": "c", "name": "f", "arguments": {"a": 1}, "x": 2}]},
+    "flat call": {
+        "role": "assistant",
+        "tool_calls": [{"id": "c", "name": "f", "arguments": {"a": 1}, "x": 2}],
+    },
     "custom call": {
         "role": "assistant",
         "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}],
@@ -95,7 +110,10 @@ GOLDEN: dict[str, dict[str, Any]] = {
         "role": "assistant",
         "content": "see [1]",
         "annotations": [
-            {"type": "url_citation", "url_citation": {"start_index": 4, "end_index": 7, "url": "u", "title": "t"}},
+            {
+                "type": "url_citation",
+                "url_citation": {"start_index": 4, "end_index": 7, "url": "u", "title": "t"},
+            },
             {"type": "new_citation", "x": 1},
         ],
     },
@@ -135,16 +153,26 @@ def test_golden_messages_come_back(name: str) -> None:
 
 def test_the_parts_say_what_the_message_says() -> None:
     """What a reader sees of a message with everything: kinds, fields, raw arguments, typed results."""
-    body = openai.message_in({**GOLDEN["calls with text"], **{"refusal": "no", "reasoning": "hm"}}, message_id="m")
+    body = openai.message_in(
+        {**GOLDEN["calls with text"], "refusal": "no", "reasoning": "hm"}, message_id="m"
+    )
     assert [part.type for part in body["content"]] == ["reasoning", "text", "refusal", "tool_call"]
     call = body["content"][3]
-    assert (call.fields["call_id"], call.fields["name"], call.fields["arguments"]) == ("call_1", "refund", '{"order": 7}')
+    assert (call.fields["call_id"], call.fields["name"], call.fields["arguments"]) == (
+        "call_1",
+        "refund",
+        '{"order": 7}',
+    )
     assert call.fields["arguments_valid"] is True
     cut = openai.message_in(GOLDEN["cut arguments"], message_id="m")["content"][0]
     assert cut.fields["arguments"] == '{"command": "ls -'
     assert cut.fields["arguments_valid"] is False
     (result,) = openai.message_in(GOLDEN["tool, named"], message_id="m")["content"]
-    assert (result.type, result.fields["call_id"], result.fields["name"]) == ("tool_result", "call_1", "refund")
+    assert (result.type, result.fields["call_id"], result.fields["name"]) == (
+        "tool_result",
+        "call_1",
+        "refund",
+    )
     assert result.content[0].text == "ok"
     image = openai.message_in(GOLDEN["image"], message_id="m")["content"][2]
     assert (image.fields["media_type"], image.fields["data"]) == ("image/png", b"\x89PNG\r\n\x1a\n")
@@ -162,16 +190,26 @@ def test_anonymous_calls_are_answered_in_the_order_asked() -> None:
     """Legacy calls have no ids: the results go to their calls, by name and then by order."""
     names = CallNames()
     asked = openai.message_in(
-        {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{}"}}, {"function": {"name": "b", "arguments": "{}"}}]},
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"function": {"name": "a", "arguments": "{}"}},
+                {"function": {"name": "b", "arguments": "{}"}},
+            ],
+        },
         message_id="m0",
         calls=names,
     )
     ids = [part.fields["call_id"] for part in asked["content"]]
-    second = openai.message_in({"role": "function", "name": "b", "content": "2"}, message_id="m1", calls=names)
+    second = openai.message_in(
+        {"role": "function", "name": "b", "content": "2"}, message_id="m1", calls=names
+    )
     first = openai.message_in({"role": "function", "name": "a", "content": "1"}, message_id="m2", calls=names)
     assert second["content"][0].fields["call_id"] == ids[1]
     assert first["content"][0].fields["call_id"] == ids[0]
-    orphan = openai.message_in({"role": "function", "name": "a", "content": "3"}, message_id="m3", calls=names)
+    orphan = openai.message_in(
+        {"role": "function", "name": "a", "content": "3"}, message_id="m3", calls=names
+    )
     assert orphan["content"][0].fields["call_id"] not in ids
 
 
@@ -191,7 +229,9 @@ _parts = st.one_of(
 )
 _calls = st.one_of(
     objects({}, {"id": texts, "type": texts, "function": objects({}, {"name": texts, "arguments": texts})}),
-    objects({"type": st.just("custom")}, {"id": texts, "custom": objects({}, {"name": texts, "input": texts})}),
+    objects(
+        {"type": st.just("custom")}, {"id": texts, "custom": objects({}, {"name": texts, "input": texts})}
+    ),
     json_values,
 )
 _messages = objects(
@@ -208,7 +248,10 @@ _messages = objects(
         "reasoning_content": texts,
         "audio": objects({}, {"id": texts, "data": texts, "transcript": texts, "expires_at": st.integers()}),
         "annotations": st.lists(
-            objects({"type": st.just("url_citation")}, {"url_citation": objects({}, {"url": texts, "start_index": st.integers()})})
+            objects(
+                {"type": st.just("url_citation")},
+                {"url_citation": objects({}, {"url": texts, "start_index": st.integers()})},
+            )
             | json_values,
             max_size=2,
         ),
@@ -244,9 +287,20 @@ ITEMS: dict[str, dict[str, Any]] = {
             {"type": "input_new", "x": 1},
         ],
     },
-    "function_call": {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{", "status": "completed"},
+    "function_call": {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "c",
+        "name": "f",
+        "arguments": "{",
+        "status": "completed",
+    },
     "function_call_output": {"type": "function_call_output", "call_id": "c", "output": "ok"},
-    "output list": {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "ok"}]},
+    "output list": {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [{"type": "input_text", "text": "ok"}],
+    },
     "custom": {"type": "custom_tool_call", "call_id": "c", "name": "sql", "input": "select 1"},
     "custom output": {"type": "custom_tool_call_output", "call_id": "c", "output": "1"},
     "reasoning": {
@@ -256,9 +310,25 @@ ITEMS: dict[str, dict[str, Any]] = {
         "encrypted_content": "gAAAAA==",
     },
     "reasoning without summary": {"type": "reasoning", "id": "rs_1", "encrypted_content": None},
-    "reasoning text": {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
-    "web search": {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
-    "mcp": {"type": "mcp_call", "id": "mcp_1", "name": "x", "arguments": "{}", "output": "o", "server_label": "s"},
+    "reasoning text": {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "t"}],
+    },
+    "web search": {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "q"},
+    },
+    "mcp": {
+        "type": "mcp_call",
+        "id": "mcp_1",
+        "name": "x",
+        "arguments": "{}",
+        "output": "o",
+        "server_label": "s",
+    },
     "compaction": {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"},
     "unknown": {"type": "mcp_list_tools", "tools": [{"name": "a"}]},
     "nothing": {},
@@ -279,7 +349,8 @@ def test_golden_response_items_come_back(name: str) -> None:
         {
             "type": st.sampled_from([*(item["type"] for item in ITEMS.values() if "type" in item), "other"]),
             "role": texts,
-            "content": texts | st.lists(objects({"type": texts}, {"text": texts, "refusal": texts}), max_size=2),
+            "content": texts
+            | st.lists(objects({"type": texts}, {"text": texts, "refusal": texts}), max_size=2),
             "call_id": texts,
             "name": texts,
             "arguments": texts,

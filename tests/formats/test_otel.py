@@ -1,4 +1,7 @@
-"""OpenTelemetry GenAI messages: every part of the published schema, and any message, comes back value by value."""
+"""OpenTelemetry GenAI messages:
+
+every part of the published schema, and any message, comes back value by value.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,29 @@ PARTS: dict[str, Any] = {
     "response, null": {"type": "tool_call_response", "response": None},
     "result": {"type": "tool_call_response", "id": "c", "result": "rainy, 57°F"},
     "response and result": {"type": "tool_call_response", "id": "c", "response": "a", "result": "b"},
-    "server": {"type": "server_tool_call", "id": "s", "name": "code_interpreter", "server_tool_call": {"type": "code_interpreter", "code": "1"}},
-    "server answer": {"type": "server_tool_call_response", "id": "s", "server_tool_call_response": {"type": "code_interpreter", "output": []}},
+    "server": {
+        "type": "server_tool_call",
+        "id": "s",
+        "name": "code_interpreter",
+        "server_tool_call": {"type": "code_interpreter", "code": "1"},
+    },
+    "server answer": {
+        "type": "server_tool_call_response",
+        "id": "s",
+        "server_tool_call_response": {"type": "code_interpreter", "output": []},
+    },
     "reasoning": {"type": "reasoning", "content": "hm"},
     "blob": {"type": "blob", "modality": "image", "mime_type": "image/png", "content": "AAEC"},
     "blob, null type": {"type": "blob", "modality": "audio", "mime_type": None, "content": "AAEC"},
     "blob, video": {"type": "blob", "modality": "video", "content": "AAEC"},
     "blob, odd": {"type": "blob", "modality": "image", "content": "not base64"},
     "file": {"type": "file", "modality": "image", "file_id": "f"},
-    "file, document": {"type": "file", "modality": "document", "mime_type": "application/pdf", "file_id": "f"},
+    "file, document": {
+        "type": "file",
+        "modality": "document",
+        "mime_type": "application/pdf",
+        "file_id": "f",
+    },
     "file, bare": {"type": "file", "file_id": "f"},
     "uri": {"type": "uri", "modality": "image", "mime_type": "image/png", "uri": "gs://x"},
     "compaction": {"type": "compaction", "id": "k", "content": "so far"},
@@ -49,7 +66,13 @@ def _round_trip(message: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("role", ["user", "assistant", "tool", "system"])
 @pytest.mark.parametrize("name", PARTS)
 def test_golden_parts_come_back(name: str, role: str) -> None:
-    message = {"role": role, "parts": [PARTS[name], PARTS[name]], "finish_reason": "stop", "name": "ann", "x": None}
+    message = {
+        "role": role,
+        "parts": [PARTS[name], PARTS[name]],
+        "finish_reason": "stop",
+        "name": "ann",
+        "x": None,
+    }
     assert first_difference(message, _round_trip(message)) is None
     assert RAW not in unpack(otel.message_in(message, message_id="m")["extra"])[1]
 

@@ -1,4 +1,7 @@
-"""Every recorded set: its counts, its way back value by value, and the ids that make a second import a no-op."""
+"""Every recorded set:
+
+its counts, its way back value by value, and the ids that make a second import a no-op.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,13 @@ from refold.formats.sources.files import documents
 
 from .support import DATA, SUPPORTED, read, recorded, through_bytes
 
-#: What SOURCES.md counts that is not one of our three: where, what, and why.
-UNITS = {"conversations": "conversations", "messages": "messages", "tool calls": "tool_calls", "tool results": "tool_results"}
+#: SOURCES.md's units -> the fields of Counts. It also lists events, steps and branch points: not ours to count.
+UNITS = {
+    "conversations": "conversations",
+    "messages": "messages",
+    "tool calls": "tool_calls",
+    "tool results": "tool_results",
+}
 
 
 def _table() -> dict[str, dict[str, int]]:
@@ -81,12 +89,16 @@ def test_the_export_is_the_import_value_by_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_importing_twice_publishes_the_same_ids(name: str, tmp_path: Path) -> None:
-    """The ids do not depend on the place of the file; they are unique, and no id says anything about content."""
+    """The ids do not depend on the place of the file;
+
+    they are unique, and no id says anything about content.
+    """
     path = recorded(name)
     copy = tmp_path / path.name
     copy.write_bytes(path.read_bytes())
     first = [(s.session, [e.event_id for e in s.events]) for s in read(path)]
-    # A sub-agent's link is looked up beside its file; the copy has no neighbours, so its opening event differs.
+    # A sub-agent's link is looked up beside its file; the copy has no neighbours, so its opening event
+    # differs.
     second = [(s.session, [e.event_id for e in s.events]) for s in read(copy)]
     skip = 1 if "subagent" in name else 0
     assert [(s, ids[skip:]) for s, ids in second] == [(s, ids[skip:]) for s, ids in first]
@@ -111,13 +123,13 @@ def test_an_unknown_format_says_what_it_saw_and_what_it_expected(folder: str) ->
     """Shape only: keys and types, none of the file's text."""
     if not DATA.exists():
         pytest.skip("no shared data")
-    path = sorted((DATA / folder).iterdir())[0]
+    path = min((DATA / folder).iterdir())
     with pytest.raises(UsageError) as caught:
         detect(path)
     text = str(caught.value)
     assert all(f"  {source.name}: {source.expects}" in text for source in SOURCES.values())
     shown = text.split("looks like:\n")[1].split("\n")[0]
-    value = [document.value for document in documents(path, Reading())][0]
+    value = next(document.value for document in documents(path, Reading()))
     texts = [one for one in _texts(value) if len(one) > 12]
     assert texts
     assert not [one for one in texts if one in shown]
@@ -151,19 +163,27 @@ def _write(path: Path, text: str, packed: bool = False) -> Path:
     ],
 )
 def test_lines_arrays_gzip_and_marks_read_alike(text: str, packed: bool, tmp_path: Path) -> None:
-    """JSON Lines with blank lines, one array, a pretty one, a byte order mark, CRLF; plain or gzip by content."""
+    """JSON Lines with blank lines, one array, a pretty one, a byte order mark, CRLF;
+
+    plain or gzip by content.
+    """
     path = _write(tmp_path / "chats.data", text, packed)
     sessions = read(path)
     assert len(sessions) == 2
     assert sessions[0].session != sessions[1].session
-    assert [doc for s in sessions for doc in export_session([through_bytes(e) for e in s.events])] == [CHAT, CHAT]
+    assert [doc for s in sessions for doc in export_session([through_bytes(e) for e in s.events])] == [
+        CHAT,
+        CHAT,
+    ]
 
 
 def test_a_bare_list_per_line_is_one_conversation(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.jsonl", json.dumps(CHAT["messages"]) + "\n" + json.dumps(CHAT["messages"]))
     assert detect(path).name == "openai-list"
     sessions = read(path)
-    assert [export_session([through_bytes(e) for e in s.events]) for s in sessions] == [[CHAT["messages"]]] * 2
+    assert [export_session([through_bytes(e) for e in s.events]) for s in sessions] == [
+        [CHAT["messages"]]
+    ] * 2
 
 
 def test_anthropic_requests_keep_their_system_prompt(tmp_path: Path) -> None:
@@ -173,7 +193,10 @@ def test_anthropic_requests_keep_their_system_prompt(tmp_path: Path) -> None:
         "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
         "messages": [
             {"role": "user", "content": "hi"},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}],
+            },
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}]},
         ],
     }
@@ -195,7 +218,10 @@ def test_a_changed_line_is_another_session_not_a_conflict(tmp_path: Path) -> Non
 
 
 def test_a_grown_tree_adds_only_what_is_new(tmp_path: Path) -> None:
-    """Documents with their own id keep their session: old messages keep their ids, the new frame is the last one."""
+    """Documents with their own id keep their session:
+
+    old messages keep their ids, the new frame is the last one.
+    """
 
     def tree(extra: list[Any]) -> dict[str, Any]:
         reply = {"message_id": "b", "parent_id": "a", "text": "y", "role": "assistant", "replies": []}
@@ -218,7 +244,11 @@ def test_a_grown_tree_adds_only_what_is_new(tmp_path: Path) -> None:
     ("text", "code", "where"),
     [
         (json.dumps(CHAT) + "\n{oops\n", "bad_json", "line 2"),
-        (json.dumps(CHAT) + '\n{"messages": [{"role": "user", "content": "\\ud83d"}]}', "lone_surrogate", "line 2"),
+        (
+            json.dumps(CHAT) + '\n{"messages": [{"role": "user", "content": "\\ud83d"}]}',
+            "lone_surrogate",
+            "line 2",
+        ),
         (json.dumps(CHAT) + '\n{"messages": [{"content": "x"}]}', "bad_message", "document 1, message 0"),
         (json.dumps(CHAT) + '\n{"messages": 1}', "bad_message", "document 1"),
         (json.dumps(CHAT) + "\n[1]", "bad_message", "document 1"),
@@ -273,7 +303,9 @@ def test_missing_empty_and_damaged_files_say_so(tmp_path: Path) -> None:
         (1e18, 0),
     ],
 )
-def test_times_are_the_same_in_every_zone(value: Any, milliseconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_the_same_in_every_zone(
+    value: Any, milliseconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """D27: a time without a zone is UTC whatever TZ says."""
     for zone in ("UTC", "Asia/Shanghai", "America/St_Johns"):
         monkeypatch.setenv("TZ", zone)

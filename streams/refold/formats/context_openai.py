@@ -60,7 +60,8 @@ def _step(step: Step, ids: CallIds) -> list[dict[str, Any]]:
 
 
 def _assistant(step: Step, ids: CallIds) -> list[dict[str, Any]]:
-    content = [_assistant_part(part) for part in step.parts if part.type not in _SILENT]
+    said = [part for part in step.parts if part.type not in _SILENT]
+    content = [_assistant_part(part, alone=len(said) == 1) for part in said]
     if not content and not step.calls:
         return []  # Reasoning alone: there is no message left that the API takes.
     made: dict[str, Any] = {"role": "assistant", "content": _content(content) if content else None}
@@ -84,8 +85,9 @@ def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
 
 
-def _assistant_part(part: Part) -> dict[str, Any]:
-    if part.type == "refusal" and part.text:
+def _assistant_part(part: Part, *, alone: bool) -> dict[str, Any]:
+    """Content is texts or exactly one refusal, so a refusal beside something else is shown as text."""
+    if part.type == "refusal" and part.text and alone:
         return {"type": "refusal", "refusal": part.text}
     return {"type": "text", "text": _words(part)}
 

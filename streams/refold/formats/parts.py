@@ -36,8 +36,8 @@ def part(kind: str, body: str | None = None, fields: Mapping[str, Any] | None = 
 
 
 def as_part(item: Part | Mapping[str, Any]) -> Part:
-    """A part in any form it is read in: as a value, from the wire (``data`` are bytes), or from a decoded snapshot
-    (``data`` are the kind's fields, inner parts alike)."""
+    """A part in any form it is read in: as a value, from the wire (``data`` are bytes), or from a decoded
+    snapshot (``data`` are the kind's fields, inner parts alike)."""
     if isinstance(item, Part):
         return item
     data = item["data"]

@@ -106,8 +106,8 @@ def _content_problems(where: str, message: dict[str, Any]) -> list[str]:
             found.append(f"{place}: a part no {role} message may have")
             continue
         found += _part_problems(place, part)
-    if role == "assistant" and [p for p in content if isinstance(p, dict) and p.get("type") == "refusal"][1:]:
-        found.append(f"{where}: more than one refusal")
+    if len(content) > 1 and any(isinstance(part, dict) and part.get("type") == "refusal" for part in content):
+        found.append(f"{where}: content is texts, or exactly one refusal")
     return found
 
 
