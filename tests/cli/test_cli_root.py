@@ -55,10 +55,9 @@ def test_nouns_of_the_base_install_work_without_extras(noun: str) -> None:
 
 
 @pytest.mark.parametrize("noun", list(NOUNS))
-def test_every_noun_has_help(noun: str) -> None:
-    process = refold(noun, "--help")
-    assert process.returncode == 0, process.stderr
-    assert "Usage: refold" in process.stdout
+def test_every_noun_has_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([noun, "--help"]) == 0
+    assert f"Usage: refold {noun}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_missing_extra_is_named() -> None:
@@ -86,13 +85,13 @@ def test_version() -> None:
         (("rejected", "replay"), "say what to replay"),
     ],
 )
-def test_a_wrong_call_exits_64(args: tuple[str, ...], text: str) -> None:
+def test_a_wrong_call_exits_64(args: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Not 2: that means "there is a diff"."""
-    process = refold(*args)
-    assert process.returncode == 64
-    assert text in process.stderr
-    assert "error: " in process.stderr
-    assert "Traceback" not in process.stderr
+    assert run(list(args)) == 64
+    printed = capsys.readouterr().err
+    assert text in printed
+    assert "error: " in printed
+    assert "Traceback" not in printed
 
 
 def test_no_command_prints_help_and_exits_64() -> None:

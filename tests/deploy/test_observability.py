@@ -7,14 +7,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from refold.cli.main import NOUNS, run
 from refold.telemetry.names import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,31 +169,20 @@ DOCUMENTS = sorted((ROOT / "docs/operating").rglob("*.md"))
 COMMANDS = [(path.name, words) for path in DOCUMENTS for words in commands_in(path.read_text("utf-8"))]
 
 
-@cache
-def help_of(*command: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "refold.cli.main", *command, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"COLUMNS": "200", "NO_COLOR": "1", "PATH": ""},
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     ("page", "words"), COMMANDS, ids=[f"{page}: {' '.join(words)}" for page, words in COMMANDS]
 )
-def test_commands_of_the_operating_pages_exist_with_their_options(page: str, words: list[str]) -> None:
+def test_commands_of_the_operating_pages_exist_with_their_options(
+    page: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Method: `--help` of the noun and verb must succeed and name every option used."""
-    from refold.cli.main import NOUNS
-
+    monkeypatch.setenv("COLUMNS", "200")
     noun = words[1]
     assert noun in NOUNS
     path = words[1:3] if NOUNS[noun].verbs else words[1:2]
-    code, text = help_of(*path)
-    assert code == 0, text
+    code = run([*path, "--help"])
+    text = capsys.readouterr().out
+    assert code == 0
     for option in (word for word in words if word.startswith("--")):
         assert option.partition("=")[0] in text, option
 
