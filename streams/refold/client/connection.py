@@ -33,6 +33,9 @@ SESSIONS_KEPT_MAX: Final = 10_000
 
 METADATA_TIMEOUT_S: Final = 10.0
 
+#: syslog's "critical": a crash inside librdkafka, nothing else.
+LOG_LEVEL: Final = 2
+
 #: Kafka's own default of a topic's max.message.bytes, assumed where the topic may not be described.
 RECORD_BYTES_DEFAULT: Final = 1_048_588
 
@@ -57,6 +60,9 @@ class Options:
         config = self.settings.kafka_config(role)
         if self.bootstrap is not None:
             config["bootstrap.servers"] = self.bootstrap
+        # librdkafka prints to the embedding program's stderr, once per failed connection attempt. What goes
+        # wrong is in our errors; `kafka.librdkafka = {"log_level": "6"}` brings its own words back.
+        config.setdefault("log_level", LOG_LEVEL)
         return config
 
 
