@@ -360,7 +360,8 @@ class Engine:
         """RocksDB could not be written after the commit: the transaction stands, so the partition is
         restored."""
         owner = self.assignment.get(number)
-        if owner is None:
+        if owner is None or owner.cancelled.is_set():
+            # A barrier waits for this commit: the disk is closed as it is, behind, and catches up later.
             return
         self._log.error("store_write_failed", partition=number, error=str(error))
         self.current.drop(number)
@@ -482,7 +483,8 @@ class Engine:
             self._metrics.count("refold_store_dead_opens_total", reason=restored.set_aside)
         if restored.claim:
             await self._claim_until_done(owner)
-        if owner.cancelled.is_set():
+        if owner.cancelled.is_set() or owner.written is not restored.written:
+            # Taken away meanwhile, or the claim's disk write failed and another task restores it again.
             return
         self.book.open(owner.number, restored.offset)
         owner.move(State.LIVE)

@@ -42,6 +42,9 @@ ROOM_WAIT_S: Final = 0.2
 #: Offset used until the real one is known; the partition is paused meanwhile, so nothing is fetched from it.
 _NOT_YET: Final = 0
 
+#: A subscription that matches no topic (a topic's name holds no slash): see :meth:`Poller._join_once_more`.
+_NO_TOPIC: Final = "^/$"
+
 
 class Listener(Protocol):
     """The engine's side. ``deliver`` and ``assigned`` return at once; the others block until it is safe."""
@@ -116,6 +119,12 @@ class Poller:
         self._stopping = threading.Event()
         self._closing = False
         self._paused = False
+        self._joined = False
+        self._joined_again = False
+        self._metadata: Any = None
+        self._metadata_at = -1.0
+        self._metadata_wanted = False
+        self._metadata_changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="refold-poll", daemon=True)
         self.flow = Flow()
 
@@ -124,29 +133,27 @@ class Poller:
         return len(self._sources) if self._paused else 0
 
     def start(self) -> None:
-        self._consumer.subscribe(
-            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        self._subscribe([self._topic])
         self._thread.start()
 
-    def group_metadata(self) -> Any:
-        """Rule F: read at send time, from the commit thread."""
-        return self._consumer.consumer_group_metadata()
+    def _subscribe(self, topics: list[str]) -> None:
+        self._consumer.subscribe(
+            topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
-    def ends(self) -> dict[int, int]:
-        """Inbox partition → log end as of its last fetch. Any thread; no request is made."""
-        found: dict[int, int] = {}
-        for number in list(self._sources):
-            try:
-                _, end = self._consumer.get_watermark_offsets(
-                    TopicPartition(self._topic, number), cached=True
-                )
-            except (KafkaException, RuntimeError):
-                # Not fetched yet, or the consumer is closed: no answer is an answer for a gauge.
-                continue
-            if end >= 0:
-                found[number] = end
-        return found
+    def group_metadata(self, newer_than: float) -> Any:
+        """Group metadata read after ``newer_than`` (monotonic seconds). Blocks the commit thread, for one poll at most.
+
+        Reading it here and not there: confluent-kafka serialises the calls on one consumer, and a thread that polls
+        all the time starves any other (measured: for ever).
+        """
+        with self._metadata_changed:
+            while self._metadata_at <= newer_than:
+                if self._stopping.is_set() and not self._thread.is_alive():
+                    return None
+                self._metadata_wanted = True
+                self._metadata_changed.wait(POLL_S)
+            return self._metadata
 
     def begin(self, partition: int, epoch: int, fetch_epoch: int, offset: int) -> None:
         """Feed the partition from ``offset`` on (rule T, step 5, and every rewind). Any thread; returns at
@@ -165,16 +172,38 @@ class Poller:
             while not self._stopping.is_set():
                 while self._commands:
                     self._commands.popleft()()
+                if self._joined and not self._joined_again:
+                    self._join_once_more()
                 self._press()
                 first = self._consumer.poll(POLL_S)
                 if first is not None:
                     self._take([first, *self._consumer.consume(CHUNK_RECORDS - 1, 0)])
+                if self._metadata_wanted:
+                    self._read_metadata()
             self._closing = True
             self._consumer.close()
         except KafkaException as raised:
             self._listener.failed(self._explained(raised))
         except BaseException as error:
             self._listener.failed(error)
+
+    def _join_once_more(self) -> None:
+        """Make the group divide its partitions once more, after this process has joined.
+
+        A static member that died inside of ``on_revoke`` and came back within the session timeout gets its
+        old place without a rebalance, and the round that was to hand out what it had given up never happens:
+        those partitions belong to nobody until the next change of membership (measured). librdkafka has no
+        call for a rebalance; a changed subscription is one.
+        """
+        self._joined_again = True
+        self._subscribe([self._topic, _NO_TOPIC])
+
+    def _read_metadata(self) -> None:
+        now = time.monotonic()
+        metadata = self._consumer.consumer_group_metadata()
+        with self._metadata_changed:
+            self._metadata, self._metadata_at, self._metadata_wanted = metadata, now, False
+            self._metadata_changed.notify_all()
 
     def _press(self) -> None:
         """Back-pressure: wait a moment for room, then pause; resume when half of it is free."""
@@ -272,6 +301,7 @@ class Poller:
                 self._sources[item.partition] = _Source(epoch)
                 epochs.append((item.partition, epoch))
             self._listener.assigned(epochs)
+            self._joined = True
         except BaseException as error:
             self._listener.failed(error)
 
