@@ -1,0 +1,74 @@
+"""The admin client's two calls that a takeover makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from .broker import Broker
+from .kafka import raised
+from .kernel import Kernel
+from .producer import Trouble
+
+
+class Answer:
+    """A future that is done."""
+
+    def __init__(self, value: Any = None, failure: KafkaException | None = None) -> None:
+        self._value = value
+        self._failure = failure
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        return self._value
+
+
+class _Offset:
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+class Admin:
+    def __init__(self, kernel: Kernel, broker: Broker, trouble: Trouble) -> None:
+        self._kernel = kernel
+        self._broker = broker
+        self._trouble = trouble
+
+    def list_consumer_group_offsets(
+        self, requests: Sequence[ConsumerGroupTopicPartitions], *, require_stable: bool, request_timeout: float
+    ) -> Mapping[str, Answer]:
+        self._kernel.pause()
+        group = self._broker.group
+        (request,) = requests
+        name = request.group_id
+        if self._trouble.times_out("list_offsets") is not None:
+            return {name: Answer(failure=raised(KafkaError._TIMED_OUT, "no answer", retriable=True))}
+        found = []
+        for tp in request.topic_partitions:
+            if require_stable and group.unstable(tp.partition):
+                why = raised(KafkaError.UNSTABLE_OFFSET_COMMIT, "a transaction is pending", retriable=True)
+                return {name: Answer(failure=why)}
+            known = group.offsets.get(tp.partition)
+            offset, metadata = (-1001, "") if known is None else (known.offset, known.metadata)
+            found.append(TopicPartition(tp.topic, tp.partition, offset, metadata))
+        self._kernel.pause()
+        return {name: Answer(ConsumerGroupTopicPartitions(name, found))}
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, OffsetSpec], *, isolation_level: Any, request_timeout: float
+    ) -> Mapping[TopicPartition, Answer]:
+        """Only ``read_uncommitted`` is asked for: a mark at the last stable offset would be rule T's mistake."""
+        self._kernel.pause()
+        if isolation_level.name != "READ_UNCOMMITTED":
+            raise AssertionError("rule T takes the high watermark")
+        latest = OffsetSpec.latest()
+        found = {}
+        for tp, spec in wanted.items():
+            log = self._broker.log(tp.topic, tp.partition)
+            found[tp] = Answer(_Offset(log.end if spec is latest else log.start))
+        self._kernel.pause()
+        return found

@@ -1,0 +1,180 @@
+"""A machine's disk as RocksDB without a write-ahead log leaves it: a crash keeps a prefix of the batches since the
+last flush, never a part of a batch. Stands in for ``refold.engine.store``; which names it replaces is in ``seams``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from refold.engine import rows
+from refold.engine.history import block_key
+from refold.errors import StorageError
+
+from .kernel import Kernel, Process
+
+_Change = tuple[bytes, bytes | None]
+
+
+class Batch:
+    """Same methods as ``refold.engine.store.Batch``."""
+
+    __slots__ = ("changes", "mark")
+
+    def __init__(self) -> None:
+        self.changes: list[_Change] = []
+        self.mark: rows.Frontier | None = None
+
+    def put_state(self, key: bytes, row: bytes) -> None:
+        self.changes.append((rows.STATE + key, row))
+
+    def delete_state(self, key: bytes) -> None:
+        self.changes.append((rows.STATE + key, None))
+
+    def put_block(self, full_key: bytes, value: bytes) -> None:
+        self.changes.append((rows.BLOCK + full_key, value))
+
+    def delete_block(self, full_key: bytes) -> None:
+        self.changes.append((rows.BLOCK + full_key, None))
+
+    def frontier(self, frontier: rows.Frontier) -> None:
+        self.mark = frontier
+        self.changes.append((rows.FRONTIER_KEY, frontier.encode()))
+
+
+class Database:
+    """One directory: what is flushed, and the batches that are not."""
+
+    def __init__(self) -> None:
+        self.flushed: dict[bytes, bytes] = {}
+        self.unflushed: list[list[_Change]] = []
+        self.live: dict[bytes, bytes] = {}
+        self.opened_by: Process | None = None
+
+    def write(self, changes: list[_Change]) -> None:
+        self.unflushed.append(changes)
+        _apply(self.live, changes)
+
+    def flush(self) -> None:
+        self.flushed = dict(self.live)
+        self.unflushed.clear()
+
+    def crash(self, chance: random.Random) -> None:
+        kept = chance.randint(0, len(self.unflushed))
+        for changes in self.unflushed[:kept]:
+            _apply(self.flushed, changes)
+        self.unflushed.clear()
+        self.live = dict(self.flushed)
+        self.opened_by = None
+
+
+def _apply(rows_: dict[bytes, bytes], changes: list[_Change]) -> None:
+    for key, value in changes:
+        if value is None:
+            rows_.pop(key, None)
+        else:
+            rows_[key] = value
+
+
+class Disk:
+    """One machine's. ``chance`` decides what a crash leaves."""
+
+    def __init__(self, machine: str, kernel: Kernel, chance: random.Random) -> None:
+        self.machine = machine
+        self.kernel = kernel
+        self._chance = chance
+        self.databases: dict[str, Database] = {}
+        self.fails: Callable[[], bool] = lambda: False
+        #: Told of every batch before it is written: (path, batch).
+        self.on_write: Callable[[str, Batch], None] = lambda path, batch: None
+
+    def crash(self) -> None:
+        for path in sorted(self.databases):
+            self.databases[path].crash(self._chance)
+
+    def lose(self) -> None:
+        self.databases.clear()
+
+
+class Directory:
+    """The part of ``pathlib.Path`` the engine uses for a store's directory."""
+
+    __slots__ = ("disk", "text")
+
+    def __init__(self, disk: Disk, text: str) -> None:
+        self.disk = disk
+        self.text = text
+
+    def __truediv__(self, name: str) -> Directory:
+        return Directory(self.disk, f"{self.text}/{name}")
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def name(self) -> str:
+        return self.text.rpartition("/")[2]
+
+    def exists(self) -> bool:
+        return self.text in self.disk.databases
+
+
+class Store:
+    """Same methods as ``refold.engine.store.Store``."""
+
+    def __init__(self, path: Directory, memory: object) -> None:
+        disk = path.disk
+        disk.kernel.pause()
+        database = disk.databases.get(path.text)
+        if database is None:
+            database = disk.databases[path.text] = Database()
+        if database.opened_by is not None and not database.opened_by.dead:
+            raise StorageError(f"{path} is locked by another process: two workers share this data directory")
+        fiber = disk.kernel.current
+        if fiber is None:
+            raise AssertionError("a store is opened by a simulated process")
+        database.opened_by = fiber.process
+        self.path = path
+        self._disk = disk
+        self._database = database
+        self._closed = False
+
+    def row(self, key: bytes) -> bytes | None:
+        return self._database.live.get(rows.STATE + key)
+
+    def block(self, key: bytes, block: int) -> bytes | None:
+        return self._database.live.get(rows.BLOCK + block_key(key, block))
+
+    def frontier(self) -> rows.Frontier | None:
+        found = self._database.live.get(rows.FRONTIER_KEY)
+        return None if found is None else rows.Frontier.decode(found)
+
+    def write(self, batch: Batch) -> None:
+        self._disk.kernel.pause()
+        if self._closed:
+            raise StorageError(f"{self.path} is closed")
+        if self._disk.fails():
+            raise StorageError(f"{self.path}: no such luck, the plan fails this write")
+        self._disk.on_write(self.path.text, batch)
+        self._database.write(batch.changes)
+
+    def empty(self) -> bool:
+        return not any(key.startswith(rows.STATE) for key in self._database.live)
+
+    def keys(self) -> Iterable[bytes]:
+        return [key[1:] for key in sorted(self._database.live) if key.startswith(rows.STATE)]
+
+    def close(self, *, flush: bool = True) -> None:
+        if self._closed:
+            return
+        self._disk.kernel.alive()
+        self._closed = True
+        if flush:
+            self._database.flush()
+        self._database.opened_by = None
+
+
+def set_aside(path: Directory) -> None:
+    database = path.disk.databases.pop(path.text, None)
+    if database is not None:
+        path.disk.databases[f"{path.text}.aside"] = database

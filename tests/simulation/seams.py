@@ -1,0 +1,90 @@
+"""Which names of the engine's modules are replaced while a simulation runs, and by what: the whole list.
+
+Everything else of the engine is the product's own code. A name that no longer exists fails the run (and a test), so a
+refactoring of the engine cannot silently take the simulator's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+from refold.engine import assignment, commit, engine, poll, restore, seal, takeover
+
+from . import disk
+from .broker import Broker
+from .consumer import Reader
+from .kernel import Kernel
+from .loop import Asyncio, Executor, Threading
+from .producer import Producer, Trouble
+
+#: Rule Z's margin, scaled to a run that lasts seconds (``broker.DELETE_RETENTION_MS`` is scaled the same way).
+TOMBSTONE_MARGIN_MS: Final = 1_500
+
+#: The slice clock jumps by up to this, so that folds are cut at every possible place.
+SLICE_US_MAX: Final = 9_000
+
+
+class Clock:
+    """``time`` as the engine uses it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def monotonic(self) -> float:
+        return self._kernel.monotonic()
+
+    def perf_counter(self) -> float:
+        return self._kernel.monotonic() + self._kernel.chance.randrange(SLICE_US_MAX) / 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        self._kernel.sleep(seconds)
+
+
+def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple[ModuleType, str, Any]]:
+    clock = Clock(kernel)
+
+    def restore_reader(config: Any) -> Reader:
+        return Reader(kernel, broker)
+
+    def transactional(config: Any, transactional_id: str, *, message_bytes_max: int) -> Producer:
+        return Producer(kernel, broker, transactional_id, config.transaction_timeout_ms, trouble=trouble)
+
+    def pool(workers: int, name: str = "pool") -> Executor:
+        return Executor(kernel, workers, name)
+
+    clients = SimpleNamespace(restore_reader=restore_reader, transactional=transactional)
+    return [
+        (assignment, "time", clock),
+        (assignment, "threading", Threading(kernel)),
+        (commit, "time", clock),
+        (commit, "Batch", disk.Batch),
+        (engine, "time", clock),
+        (engine, "asyncio", Asyncio(kernel)),
+        (engine, "ThreadPoolExecutor", pool),
+        (poll, "threading", Threading(kernel)),
+        (restore, "time", clock),
+        (restore, "clients", clients),
+        (restore, "Store", disk.Store),
+        (restore, "Batch", disk.Batch),
+        (restore, "set_aside", disk.set_aside),
+        (restore, "TOMBSTONE_MARGIN_MS", TOMBSTONE_MARGIN_MS),
+        (seal, "time", clock),
+        (takeover, "time", clock),
+        (takeover, "clients", clients),
+    ]
+
+
+@contextlib.contextmanager
+def installed(kernel: Kernel, broker: Broker, trouble: Trouble) -> Iterator[None]:
+    before: list[tuple[ModuleType, str, Any]] = []
+    try:
+        for module, name, value in replacements(kernel, broker, trouble):
+            before.append((module, name, getattr(module, name)))
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in reversed(before):
+            setattr(module, name, value)

@@ -1,0 +1,255 @@
+"""One simulated worker process: the real engine, put together as ``refold.engine.worker`` does, on simulated clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from refold.core.slots import SlotMap
+from refold.engine.chunks import Chunk
+from refold.engine.commit import Transactor
+from refold.engine.config import EngineConfig
+from refold.engine.engine import Engine
+from refold.engine.poll import Poller
+from refold.engine.restore import Restorer, TopicFacts
+from refold.engine.sabotage import Sabotage
+from refold.engine.step import Limits
+from refold.engine.takeover import Cluster
+
+from .admin import Admin
+from .broker import DELETE_RETENTION_MS
+from .consumer import GroupConsumer
+from .disk import Database, Directory, Disk
+from .kernel import Process
+from .loop import run
+from .producer import Producer
+
+if TYPE_CHECKING:
+    from .world import World
+
+PREFIX: Final = "sim"
+SESSION_TIMEOUT_MS: Final = 1_500
+TRANSACTION_TIMEOUT_MS: Final = 1_000
+#: Small, so that entries are evicted and read back, and overlays close by size.
+CACHE_BYTES_MAX: Final = 60_000
+OVERLAY_BYTES_MAX: Final = 48_000
+RESTORE_JITTER_MS_MAX: Final = 100
+TAKEOVER_STALL_MS_MAX: Final = 20_000
+RECORD_BYTES_MAX: Final = 1_048_576
+
+
+class Points:
+    """Same methods as ``refold.engine.points.Points``; what happens at a point is the world's decision."""
+
+    def __init__(self, world: World, worker: Worker) -> None:
+        self._world = world
+        self._worker = worker
+        self._committing = False
+
+    def begin(self, events: int) -> None:
+        self._worker.events = events
+
+    def reach(self, name: str) -> None:
+        self._world.point(self._worker, name)
+
+    @contextlib.contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        self._committing = True
+        try:
+            yield
+        finally:
+            self._committing = False
+
+    def on_end(self, when: str) -> None:
+        """The producer is about to have EndTxn handled, or just had: both outcomes of ``in_commit``."""
+        if self._committing:
+            self._world.point(self._worker, "in_commit", when)
+
+
+class Log:
+    """The engine's structured log: counted, traced, and the source of ``partition_live``."""
+
+    def __init__(self, world: World, worker: Worker) -> None:
+        self._world = world
+        self._worker = worker
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._say(event, fields)
+
+    warning = error = info
+
+    def _say(self, event: str, fields: dict[str, Any]) -> None:
+        if self._worker.process.dead:
+            return
+        self._world.happened[event] += 1
+        shown = " ".join(f"{k}={v}" for k, v in fields.items() if k in ("partition", "partitions", "offset", "reason"))
+        self._world.kernel.trace(self._worker.process.name, f"{event} {shown}")
+        if event == "partition_live":
+            self._world.partition_live(self._worker, fields["partition"], fields["offset"])
+
+
+class Metrics:
+    def __init__(self, world: World) -> None:
+        self._happened = world.happened
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        shown = ",".join(f"{k}={v}" for k, v in labels.items())
+        self._happened[f"{name}{{{shown}}}" if shown else name] += int(amount)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        return None
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        return None
+
+    def forget(self, name: str, **labels: str) -> None:
+        return None
+
+
+class Worker:
+    """An instance on its machine; one process after the other."""
+
+    def __init__(self, world: World, instance: str, disk: Disk) -> None:
+        self._world = world
+        self.instance = instance
+        self.disk = disk
+        self.lives = 0
+        self.process = Process(f"{instance}.0")
+        self.process.life = self.process.life.DEAD
+        self.engine: Engine | None = None
+        self.consumer: GroupConsumer | None = None
+        #: Events held by the commit in flight.
+        self.events = 0
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        self.lives += 1
+        self.process = Process(f"{self.instance}.{self.lives}")
+        self.engine = self.consumer = self._stop = self._loop = None
+        self._world.kernel.trace(self.process.name, "start")
+        self._world.kernel.spawn(self.process, "main", self._main)
+
+    def stop_gracefully(self) -> None:
+        """SIGTERM."""
+        if self._stop is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def owned(self) -> list[int]:
+        return [] if self.engine is None else sorted(owner.number for owner in self.engine.assignment)
+
+    def database(self, partition: int) -> Database:
+        return self.disk.databases[f"data/{PREFIX}/p{partition:05d}"]
+
+    def _main(self) -> None:
+        process = self.process
+        try:
+            run(self._world.kernel, process, self._life)
+        except Exception as error:
+            self._world.exited(self, process, error)
+        else:
+            self._world.exited(self, process, None)
+
+    async def _life(self) -> None:
+        world, kernel, process = self._world, self._world.kernel, self.process
+        loop = asyncio.get_running_loop()
+        self._loop, self._stop = loop, asyncio.Event()
+        config = EngineConfig(
+            kafka={},
+            prefix=PREFIX,
+            instance=self.instance,
+            data_dir=Directory(self.disk, "data"),  # type: ignore[arg-type]
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            cache_bytes_max=CACHE_BYTES_MAX,
+            overlay_bytes_max=OVERLAY_BYTES_MAX,
+            restore_jitter_ms_max=RESTORE_JITTER_MS_MAX,
+            takeover_stall_ms_max=TAKEOVER_STALL_MS_MAX,
+            seed=self.lives,
+            sabotage=Sabotage.parse(world.sabotage, environment="dev"),
+        )
+        points, log = Points(world, self), Log(world, self)
+        producer = Producer(
+            kernel,
+            world.broker,
+            config.transactional_id,
+            TRANSACTION_TIMEOUT_MS,
+            trouble=world.trouble,
+            on_end=points.on_end,
+        )
+        await loop.run_in_executor(None, producer.init_transactions)
+        cluster = Cluster(config, Admin(kernel, world.broker, world.trouble), log=log)  # type: ignore[arg-type]
+        facts = TopicFacts("state-1", "history-1", DELETE_RETENTION_MS)
+        restorer = Restorer(
+            config, cluster, facts, None, points, log=log, now_ms=lambda: kernel.now_ms  # type: ignore[arg-type]
+        )
+        limits = Limits(RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX)
+        slots = SlotMap(world.broker.partitions)
+        engine = Engine(
+            config,
+            slots=slots,
+            limits=limits,
+            restorer=restorer,
+            points=points,  # type: ignore[arg-type]
+            metrics=Metrics(world),
+            log=log,
+        )
+        consumer = GroupConsumer(
+            kernel, world.broker, process, self.instance, topic=config.topics.inbox, session_ms=SESSION_TIMEOUT_MS
+        )
+        poller = Poller(consumer, config.topics.inbox, engine, bootstrap="sim", log=log)
+        transactor = Transactor(
+            producer,
+            config.topics,
+            txid=config.transactional_id,
+            map_epoch=slots.epoch,
+            ownership=engine.assignment,
+            group_metadata=poller.group_metadata,
+            points=points,  # type: ignore[arg-type]
+            sabotage=config.sabotage,
+            now_ms=lambda: kernel.now_ms,
+        )
+        self.engine, self.consumer = engine, consumer
+        agent = loop.create_task(self._agent(engine))
+        engine.start(poller, transactor)
+        told = loop.create_task(self._stop.wait())
+        await asyncio.wait({engine.failure, told}, return_when=asyncio.FIRST_COMPLETED)
+        if not engine.failure.done():
+            ending = loop.create_task(engine.drain())
+            await asyncio.wait({engine.failure, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if ending.done():
+                ending.result()
+                agent.cancel()
+                return
+        raise engine.failure.result()
+
+    async def _agent(self, engine: Engine) -> None:
+        """What Faust is to the engine: one queue, one consumer, chunk after chunk."""
+        queue: deque[Chunk] = deque()
+        arrived = asyncio.Event()
+
+        def put(chunks: list[Chunk]) -> None:
+            for chunk in chunks:
+                copies = self._world.copies_of_chunk()
+                if copies == 0:
+                    engine.poller.flow.done(chunk)
+                for copy in range(copies):
+                    if copy:
+                        engine.poller.flow.add(chunk.bytes, len(chunk))
+                    queue.append(chunk)
+            arrived.set()
+
+        engine.on_chunks = put
+        try:
+            while True:
+                while not queue:
+                    arrived.clear()
+                    await arrived.wait()
+                await engine.fold(queue.popleft())
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            engine.failed(error)

@@ -1,0 +1,462 @@
+"""The world: a cluster, some workers, a workload, faults, checkers, and the loop over scheduler steps.
+
+A run has three parts: ``ticks`` steps with faults; the faults stop (stopped workers go on, dead ones start again,
+hung transactions are ended); within :data:`QUIESCE_US_MAX` everything sent must be ruled, and then all is compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from refold.engine.lifecycle import State
+from refold.engine.points import COMMIT, REBALANCE, RESTORE
+from refold.engine.rulings import RulingBook
+from refold.errors import FencedError, StorageError, UnavailableError
+from refold.topology.names import TopicNames
+
+from . import faults, seams
+from .broker import Broker
+from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_end, compare_ruling
+from .disk import Disk
+from .faults import FaultPlan
+from .kernel import Kernel, Process
+from .oracle import Ruled, fold_inbox, inbox_records
+from .producer import Trouble
+from .seeds import Seeds
+from .worker import PREFIX, SESSION_TIMEOUT_MS, Worker
+from .workload import Workload
+
+#: Virtual time within which a world without faults must have handled everything. A session timeout, a transaction
+#: timeout, a restart and a restore need about 5 s; the last marker of a takeover that stalls needs more.
+QUIESCE_US_MAX: Final = 40_000_000
+
+#: How often the timed faults are drawn.
+FAULT_US: Final = 100_000
+
+#: Restart after a death: shorter than the session timeout (static membership holds) or longer (a takeover).
+RESTART_US: Final = (50_000, 2_500_000)
+
+#: A stopped worker whose partitions nobody takes goes on at the latest after this.
+STOPPED_US_MAX: Final = 8_000_000
+
+#: Longest life of a hung transaction before the operator ends it: below the takeover's limit, or above it.
+HUNG_US: Final = (500_000, 6_000_000)
+
+_SEND_CODES: Final = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.TRANSACTION_ABORTABLE,
+)
+
+#: What ends a worker by the engine's own decision: documented exits. Any other is a failure.
+EXPECTED_EXITS: Final = (FencedError, UnavailableError)
+
+#: Decides what happens at a point: ``(worker, point, "before" | "after" | "")`` -> ``"kill"``, ``"stop"`` or ``None``.
+Scenario = Callable[[Worker, str, str], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    seed: int
+    ticks: int = 4_000
+    workers: int = 3
+    partitions: int = 4
+    sessions: int = 10
+    events: int = 250
+    #: Mean of the virtual time between two bursts of the workload.
+    pause_us: int = 30_000
+    plan: FaultPlan = faults.NONE
+    plan_name: str = "none"
+    sabotage: str | None = None
+
+    def banner(self) -> str:
+        return (
+            f"seed={self.seed} ticks={self.ticks} workers={self.workers} partitions={self.partitions}"
+            f" sessions={self.sessions} events={self.events} faults={self.plan_name} sabotage={self.sabotage or '-'}"
+        )
+
+    def command(self) -> str:
+        sabotage = f" --sabotage {self.sabotage}" if self.sabotage else ""
+        return (
+            f"python -m tests.simulation --seed {self.seed} --ticks {self.ticks} --workers {self.workers}"
+            f" --partitions {self.partitions} --sessions {self.sessions} --events {self.events}"
+            f" --faults {self.plan_name}{sabotage}"
+        )
+
+
+@dataclass(slots=True)
+class Result:
+    parameters: Parameters
+    digest: str
+    failures: list[str]
+    steps: int
+    virtual_ms: int
+    commits: int
+    events: int
+    faults: Counter[str]
+    happened: Counter[str]
+    compared: Counter[str]
+    workers: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+
+
+class _PlannedTrouble(Trouble):
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def queue_full(self) -> bool:
+        return self._world.strikes("queue_full")
+
+    def delivery_fails(self) -> bool:
+        return self._world.strikes("delivery_failure")
+
+    def abortable(self, call: str) -> int | None:
+        if not self._world.strikes("abortable"):
+            return None
+        if call == "commit":
+            return int(KafkaError.TRANSACTION_ABORTABLE)
+        return int(self._world.seeds.faults.choice(_SEND_CODES))
+
+    def times_out(self, call: str) -> str | None:
+        return self._world.seeds.faults.choice(("before", "after")) if self._world.strikes("timeout") else None
+
+
+class World:
+    def __init__(
+        self, parameters: Parameters, *, scenario: Scenario | None = None, keep_trace: bool = False
+    ) -> None:
+        self.parameters = parameters
+        self.seeds = Seeds.derive(parameters.seed)
+        self.plan = faults.swarm(self.seeds.swarm) if parameters.plan_name == "swarm" else parameters.plan
+        self.sabotage = parameters.sabotage
+        self.kernel = Kernel(self.seeds.schedule)
+        if keep_trace:
+            self.kernel.lines = []
+        self.topics = TopicNames(PREFIX)
+        names = (self.topics.inbox, self.topics.journal, self.topics.state, self.topics.history, self.topics.rejected)
+        self.broker = Broker(self.kernel, names, parameters.partitions, self.topics.group, self.seeds.schedule)
+        self.trouble = _PlannedTrouble(self)
+        self.report = Report()
+        self.fold = FoldChecker(self.report, self.topics)
+        self.once = OnceChecker(self.report, self.topics)
+        self.store = StoreChecker(self.report, self.topics, self.broker, self.fold, self.once)
+        self.broker.transactions.on_decided = self._decided
+        #: Faults that struck, and things that happened (log events, metrics, situations worth reaching).
+        self.struck: Counter[str] = Counter()
+        self.happened: Counter[str] = Counter()
+        self.workload = Workload(self.seeds.workload, parameters.partitions, parameters.sessions)
+        self.sent = 0
+        self.scenario = scenario
+        self.workers = [self._worker(number) for number in range(parameters.workers)]
+        self._hung: list[tuple[int, str, int, int]] = []
+        self._wake: dict[str, tuple[Process, list[int], int]] = {}
+        self._faults_on = True
+
+    def _worker(self, number: int) -> Worker:
+        disk = Disk(f"w{number}", self.kernel, self.seeds.disk)
+        disk.fails = lambda: self.strikes("write_failure")
+        disk.on_write = self.store.on_write
+        return Worker(self, f"w{number}", disk)
+
+    # --- the run -------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        with seams.installed(self.kernel, self.broker, self.trouble):
+            try:
+                self._with_faults()
+                self._quiesce()
+                if not self.report.failures:
+                    self._compare()
+                return self._result()
+            finally:
+                self.kernel.shutdown()
+
+    def _with_faults(self) -> None:
+        for worker in self.workers:
+            # Not all at once: the group's first rounds differ too.
+            self.kernel.after(self.seeds.schedule.randrange(300_000), worker.start)
+        self.kernel.after(0, self._send)
+        self.kernel.after(FAULT_US, self._timed_faults)
+        while self.kernel.steps < self.parameters.ticks and self._step():
+            pass
+
+    def _step(self) -> bool:
+        """False at the first failure."""
+        if not self.kernel.step():
+            self.report.fail("harness", "nothing can happen any more")
+        for fiber, error in self.kernel.errors:
+            self.report.fail("thread", f"{fiber.process.name}/{fiber.name} ended with {error!r}")
+        self.kernel.errors.clear()
+        return not self.report.failures
+
+    def _quiesce(self) -> None:
+        if self.report.failures:
+            return
+        self._faults_on = False
+        self.plan = faults.NONE
+        self.scenario = None
+        self.kernel.trace("world", "faults stop")
+        self.broker.transactions.marker_us_max = 2_000
+        for _, topic, partition, pid in self._hung:
+            self.broker.end_hung(topic, partition, pid)
+        self._hung.clear()
+        for worker in self.workers:
+            self._continue(worker)
+            if worker.process.dead:
+                self.kernel.after(0, self._start_if_dead(worker))
+        # What remains to be sent, and then one more record per partition: a chunk that went missing at the end of a
+        # partition is noticed by the next one.
+        while self.sent < self.parameters.events:
+            self._send_one()
+        for partition in range(self.parameters.partitions):
+            self.broker.append(self.topics.inbox, partition, b"no-slash", b"last", None)
+        end = self.kernel.now_us + QUIESCE_US_MAX
+        while not self._quiet():
+            if not self._step():
+                return
+            if self.kernel.now_us > end:
+                self.report.fail("liveness", f"not quiet {QUIESCE_US_MAX // 1_000_000} s after the faults stopped")
+                return
+
+    def _quiet(self) -> bool:
+        if self.kernel.steps % 20:
+            return False
+        if any(log.open for log in self.broker.logs.values()):
+            return False
+        for partition in range(self.parameters.partitions):
+            known = self.broker.group.offsets.get(partition)
+            if known is None or known.offset != self.once.decided.get(partition):
+                return False
+            if self.broker.log(self.topics.inbox, partition).read(known.offset, 1)[0]:
+                return False
+        return True
+
+    def _compare(self) -> None:
+        expected = fold_inbox(inbox_records(self.broker, self.topics.inbox), self.parameters.partitions)
+        compare_end(self.report, self.broker, self.topics, expected, self.fold, self.once)
+        for worker in self.workers:
+            engine = worker.engine
+            if engine is None or worker.process.dead:
+                continue
+            for owner in engine.assignment:
+                if owner.state is State.LIVE:
+                    for offset in range(owner.committed):
+                        found = _served(engine.book, owner.number, offset)
+                        if found is not None:
+                            compare_ruling(self.report, (owner.number, offset), found, expected)
+
+    def _result(self) -> Result:
+        return Result(
+            parameters=self.parameters,
+            digest=self.kernel.digest,
+            failures=self.report.failures,
+            steps=self.kernel.steps,
+            virtual_ms=self.kernel.now_us // 1000,
+            commits=self.report.compared["transactions"],
+            events=self.fold.events,
+            faults=self.struck,
+            happened=self.happened,
+            compared=self.report.compared,
+            workers=[
+                f"{w.process.name:<8} {w.process.life.value:<8} lives {w.lives:<3} owns {w.owned()!s:<16}"
+                f" last exit {type(w.process.exit).__name__ if w.process.exit else '-'}"
+                for w in self.workers
+            ],
+            trace=self.kernel.lines or [],
+        )
+
+    # --- what the workers tell -----------------------------------------------------------------------
+
+    def _decided(self, decision) -> None:  # type: ignore[no-untyped-def]
+        self.fold.on_decided(decision)
+        self.once.on_decided(decision)
+
+    def partition_live(self, worker: Worker, partition: int, offset: int) -> None:
+        if worker.consumer is None or not worker.consumer.still_given(partition):
+            # A zombie that does not know yet: it may finish its restore, it cannot commit.
+            self.happened["zombie went live"] += 1
+            return
+        self.store.on_live(worker.instance, partition, offset, worker.database(partition))
+
+    def exited(self, worker: Worker, process: Process, error: BaseException | None) -> None:
+        """On the worker's main thread: it has come to its end by itself."""
+        process.exit = error
+        name = "graceful" if error is None else type(error).__name__
+        self.happened[f"exit {name}"] += 1
+        self.kernel.trace(process.name, f"exit {name}")
+        # A disk that fails during a restore ends the process: starting again is the way out.
+        storage = isinstance(error, StorageError) and self.struck["write_failure"] > 0
+        if error is not None and not storage and not isinstance(error, EXPECTED_EXITS):
+            self.report.fail("exit", f"{process.name} ended with {error!r}")
+        worker.disk.crash()
+        self._plan_restart(worker)
+        self.kernel.kill(process)
+
+    def _plan_restart(self, worker: Worker) -> None:
+        low, high = RESTART_US
+        self.kernel.after(low + self.seeds.faults.randrange(high - low), self._start_if_dead(worker))
+
+    def _start_if_dead(self, worker: Worker) -> Callable[[], None]:
+        def start() -> None:
+            if worker.process.dead:
+                worker.start()
+
+        return start
+
+    # --- faults --------------------------------------------------------------------------------------
+
+    def strikes(self, name: str, factor: float = 1.0) -> bool:
+        probability = getattr(self.plan, name) * factor
+        if probability <= 0 or self.seeds.faults.random() >= probability:
+            return False
+        self.struck[name] += 1
+        return True
+
+    def copies_of_chunk(self) -> int:
+        if self.strikes("chunk_lost"):
+            return 0
+        return 2 if self.strikes("chunk_twice") else 1
+
+    def point(self, worker: Worker, name: str, when: str = "") -> None:
+        """A named point was reached, on one of the worker's threads."""
+        kernel = self.kernel
+        kernel.trace(worker.process.name, f"point {name} {when} {worker.events}")
+        kernel.pause()
+        action = self.scenario(worker, name, when) if self.scenario is not None else self._drawn(name)
+        if action is None:
+            return
+        self.happened[f"{action} at {name}"] += 1
+        if name in COMMIT and worker.events:
+            self.happened["in flight"] += 1
+        if action == "kill":
+            self.kill(worker)
+        self.stop(worker)
+        kernel.pause()
+
+    def _drawn(self, name: str) -> str | None:
+        where = "at_point" if name in COMMIT else "in_restore" if name in RESTORE else "in_rebalance"
+        if name not in COMMIT + RESTORE + REBALANCE:
+            raise AssertionError(f"unknown point {name}")
+        if self.strikes(f"crash_{where}"):
+            return "kill"
+        return "stop" if self.strikes(f"stop_{where}") else None
+
+    def kill(self, worker: Worker) -> None:
+        if worker.process.dead:
+            return
+        self.kernel.trace(worker.process.name, "killed")
+        worker.disk.crash()
+        if self.strikes("disk_lost"):
+            worker.disk.lose()
+        self._plan_restart(worker)
+        self.kernel.kill(worker.process)
+
+    def stop(self, worker: Worker) -> None:
+        """SIGSTOP, until others own and have restored its partitions."""
+        process = worker.process
+        if not process.running:
+            return
+        self.kernel.trace(process.name, "stopped")
+        self.kernel.stop(process)
+        latest = STOPPED_US_MAX
+        if self.plan.wake_early and self.seeds.faults.random() < self.plan.wake_early:
+            latest = self.seeds.faults.randrange(SESSION_TIMEOUT_MS * 2_000)
+        self._wake[worker.instance] = (process, worker.owned(), self.kernel.now_us + latest)
+        self.kernel.after(FAULT_US // 2, self._maybe_wake(worker))
+
+    def _maybe_wake(self, worker: Worker) -> Callable[[], None]:
+        def look() -> None:
+            waiting = self._wake.get(worker.instance)
+            if waiting is None or waiting[0] is not worker.process:
+                return
+            process, owned, latest = waiting
+            taken = bool(owned) and all(self._live_elsewhere(worker, number) for number in owned)
+            if taken or self.kernel.now_us >= latest:
+                if taken:
+                    self.happened["woken after takeover"] += 1
+                self._continue(worker)
+            else:
+                self.kernel.after(FAULT_US // 2, look)
+
+        return look
+
+    def _live_elsewhere(self, worker: Worker, number: int) -> bool:
+        for other in self.workers:
+            if other is not worker and other.engine is not None and other.process.running:
+                owner = other.engine.assignment.get(number)
+                if owner is not None and owner.state is State.LIVE:
+                    return True
+        return False
+
+    def _continue(self, worker: Worker) -> None:
+        self._wake.pop(worker.instance, None)
+        if worker.process.life.value == "stopped":
+            self.kernel.trace(worker.process.name, "continued")
+            self.kernel.resume(worker.process)
+
+    def _timed_faults(self) -> None:
+        if not self._faults_on:
+            return
+        self.kernel.after(FAULT_US, self._timed_faults)
+        chance, part = self.seeds.faults, FAULT_US / 1_000_000
+        some = self.workers[chance.randrange(len(self.workers))]
+        group, kernel = self.broker.group, self.kernel
+        if self.strikes("crash_per_s", part) and not some.process.dead:
+            self.kill(some)
+        if self.strikes("stop_per_s", part):
+            self.stop(some)
+        if self.strikes("graceful_per_s", part) and some.process.running:
+            some.stop_gracefully()
+        if self.strikes("shuffle_per_s", part):
+            group.shuffle_next = True
+            group.rebalance()
+        if self.strikes("evict_per_s", part) and group.members:
+            group.remove(sorted(group.members)[chance.randrange(len(group.members))], "evicted")
+        partition = chance.randrange(self.parameters.partitions)
+        if self.strikes("compaction_per_s", part):
+            for topic in (self.topics.state, self.topics.history):
+                end = self.broker.log(topic, partition).end
+                gone = self.broker.compact(topic, partition, chance.randrange(end + 1))
+                kernel.trace("broker", f"compacted {topic}/{partition}: {gone} gone")
+        if self.strikes("interleave_per_s", part):
+            pid = self.broker.hang(self.topics.journal, partition, b"another writer")
+            self.broker.end_hung(self.topics.journal, partition, pid)
+        if self.strikes("hung_per_s", part):
+            topic = chance.choice((self.topics.state, self.topics.history, self.topics.journal))
+            pid = self.broker.hang(topic, partition, b"hung")
+            kernel.trace("broker", f"hung transaction on {topic}/{partition}")
+            self._hung.append((kernel.now_us + chance.randrange(*HUNG_US), topic, partition, pid))
+        late = self.strikes("late_markers", part)
+        self.broker.transactions.marker_us_max = 300_000 if late else 2_000
+        for hung in [hung for hung in self._hung if hung[0] <= kernel.now_us]:
+            self._hung.remove(hung)
+            self.broker.end_hung(*hung[1:])
+
+    # --- the workload --------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        if self.sent >= self.parameters.events or not self._faults_on:
+            return
+        chance = self.seeds.workload
+        for _ in range(min(1 + chance.randrange(8), self.parameters.events - self.sent)):
+            self._send_one()
+        self.kernel.after(chance.randrange(2 * self.parameters.pause_us), self._send)
+
+    def _send_one(self) -> None:
+        record = self.workload.next()
+        self.sent += 1
+        self.broker.append(self.topics.inbox, record.partition, record.key, record.value, record.headers)
+
+
+def _served(book: RulingBook, partition: int, offset: int) -> Ruled | None:
+    line = book.get(partition, offset)
+    if line is None:
+        return None
+    return Ruled(line.status, line.seq, line.code or "")
