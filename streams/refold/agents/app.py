@@ -52,6 +52,10 @@ class RefoldApp(faust.App):
             )
         return super().agent(channel, concurrency=concurrency, **kwargs)
 
+    async def _on_agent_error(self, agent: Any, exc: BaseException) -> None:
+        """Faust would ack the chunk and start the agent again; its records would be skipped."""
+        self.engine.failed(exc)
+
     def Table(self, name: str, **kwargs: Any) -> Any:  # noqa: N802 - Faust's name
         raise UsageError(
             f"Faust table {name!r} would be outside refold's transaction; keep state in the session"

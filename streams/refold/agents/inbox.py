@@ -10,13 +10,10 @@ if TYPE_CHECKING:
 
 
 def attach(app: RefoldApp) -> None:
-    """Add the agent to ``app``. An exception in its body ends the process (Faust would ack and go on)."""
+    """Add the agent to ``app``, whose ``_on_agent_error`` ends the process when the body raises."""
     topic = app.topic(app.engine.config.topics.inbox, schema=app.raw_schema(), value_serializer="raw")
 
-    async def failed(_agent: Any, error: BaseException) -> None:
-        app.engine.failed(error)
-
-    @app.agent(topic, name="inbox", on_error=failed)
+    @app.agent(topic, name="inbox")
     async def inbox(chunks: AsyncIterator[Any]) -> None:
         async for chunk in chunks:
             await app.engine.fold(chunk)

@@ -6,13 +6,16 @@ latter in the table already).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import logging
+from typing import Final
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from refold.engine.config import EngineConfig
+
+#: librdkafka's own lines go where ours go, in our format, when a client is polled.
+LIBRDKAFKA: Final = logging.getLogger("librdkafka")
 
 #: 3 heartbeats must be missed before the session ends; librdkafka's default is 3 s of 45 s.
 HEARTBEATS_PER_SESSION: Final = 5
@@ -64,7 +67,8 @@ def member(config: EngineConfig, url: str) -> Consumer:
             "queued.max.messages.kbytes": PREFETCH_KBYTES,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
             "fetch.error.backoff.ms": 100,
-        }
+        },
+        logger=LIBRDKAFKA,
     )
 
 
@@ -85,7 +89,8 @@ def transactional(config: EngineConfig, transactional_id: str, *, message_bytes_
             "message.max.bytes": message_bytes_max,
             "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
             "queue.buffering.max.kbytes": queue_kbytes,
-        }
+        },
+        logger=LIBRDKAFKA,
     )
 
 
@@ -105,12 +110,11 @@ def restore_reader(config: EngineConfig) -> Consumer:
             "fetch.message.max.bytes": 8 * 1024 * 1024,
             "queued.max.messages.kbytes": 64 * 1024,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
-        }
+        },
+        logger=LIBRDKAFKA,
     )
 
 
 def admin(config: EngineConfig) -> AdminClient:
-    return AdminClient(dict(config.kafka))
+    return AdminClient(dict(config.kafka), logger=LIBRDKAFKA)
 
-
-ProducerFactory = Callable[[str], Any]

@@ -7,7 +7,8 @@ Order (rule F, rule A), each gap a named point (:data:`refold.engine.points.COMM
 
 - The journal is acknowledged before state records are produced, so that a state record names the journal
   offsets of all its events (``history.py``). It costs one round trip and makes the history index exact.
-- Group metadata is read at ``send_offsets`` time and never sent without a membership in it.
+- Group metadata is never sent without a membership in it. It is what the polling thread read when the generation
+  last changed; after a refusal it is read again. Older metadata can only be refused, never wrongly accepted.
 - A call that timed out is called again: its outcome is unknown, so neither an abort nor a RocksDB write is
   right.
 - Fatal, fenced, or an abort that fails: :class:`FencedError`, the process ends (exit code 76).
@@ -143,7 +144,7 @@ class Transactor:
         txid: str,
         map_epoch: int,
         ownership: Ownership,
-        group_metadata: Callable[[], Any],
+        group_metadata: Callable[[float], Any],
         points: Points,
         sabotage: Sabotage,
         now_ms: Callable[[], int],
@@ -161,6 +162,8 @@ class Transactor:
         self._sabotage = sabotage
         self._now_ms = now_ms
         self._deadline = 0.0
+        #: Group metadata must be read after this: the last time the broker refused it, or we were not a member.
+        self._metadata_after = 0.0
 
     def commit(self, overlay: Overlay) -> Committed | Aborted:
         """Raises :class:`FencedError`, :class:`UnavailableError` (outcome unknown) and
@@ -183,6 +186,7 @@ class Transactor:
                     ) from None
                 ruled = verdict(error)
                 reason = f"{error.name()}: {error.str()}"
+                self._metadata_after = time.monotonic()
                 if ruled is Verdict.FATAL:
                     raise self._fenced(reason) from None
                 self._abort()
@@ -283,8 +287,8 @@ class Transactor:
                     old = history.EMPTY
                 offsets = [acks.first + at for at in touched.events]
                 tail, full = history.extend(old, offsets)
-                for block, value in full:
-                    plan.blocks[history.block_key(key, block)] = value
+                for block, content in full:
+                    plan.blocks[history.block_key(key, block)] = content
                 plan.tails[key] = tail
                 if touched.encoded is None:
                     plan.rows[key] = None
@@ -356,8 +360,9 @@ class Transactor:
                 TopicPartition(self._topics.inbox, plan.part.partition, plan.part.next_offset, meta.encode())
             )
         while True:
-            metadata = self._group_metadata()
-            if not read_group_meta(metadata).joined:
+            metadata = self._group_metadata(self._metadata_after)
+            if metadata is None or not read_group_meta(metadata).joined:
+                self._metadata_after = time.monotonic()
                 return False
             try:
                 self._producer.send_offsets_to_transaction(offsets, metadata, CALL_TIMEOUT_S)
@@ -420,17 +425,16 @@ class Transactor:
             if plan.acks.history >= 0:
                 written.history_next = plan.acks.history + 1
             batch = Batch()
-            row: bytes | None
             for key, row in plan.rows.items():
                 if row is None:
                     batch.delete_state(key)
                 else:
                     batch.put_state(key, row)
-            for full_key, value in plan.blocks.items():
-                if value is None:
+            for full_key, block in plan.blocks.items():
+                if block is None:
                     batch.delete_block(full_key)
                 else:
-                    batch.put_block(full_key, value)
+                    batch.put_block(full_key, block)
             batch.frontier(
                 rows.Frontier(
                     state_topic=written.state_topic,

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -229,6 +230,8 @@ class Poller:
                 good.append(message)
             elif error.fatal():
                 raise KafkaException(error)
+            elif message.topic() == _NO_TOPIC:
+                continue
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise InvariantViolation(
                     f"the inbox no longer holds the offset to go on from ({error.str()}); a worker never"

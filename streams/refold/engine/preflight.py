@@ -9,6 +9,7 @@ operation.
 from __future__ import annotations
 
 import http.client
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -31,6 +32,8 @@ DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 
 #: A live worker answers its health check in milliseconds; a stopped or dead one not at all.
 PROBE_TIMEOUT_S: Final = 2.0
+
+LOADING_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +142,19 @@ def refuse_second(config: EngineConfig, admin: AdminClient) -> None:
     """
     group = config.topics.group
     timeout = START_CALL_TIMEOUT_MS / 1000
-    try:
-        description = admin.describe_consumer_groups([group], request_timeout=timeout)[group].result()
-    except KafkaException as raised:
-        error = error_of(raised)
-        if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return
-        raise _denied_or(raised, config, f"Describe on group {group}") from None
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            description = admin.describe_consumer_groups([group], request_timeout=timeout)[group].result()
+            break
+        except KafkaException as raised:
+            error = error_of(raised)
+            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            # A broker that has just started loads its coordinators for a moment.
+            if error is None or not error.retriable() or time.monotonic() > end:
+                raise _denied_or(raised, config, f"Describe on group {group}") from None
+            time.sleep(LOADING_POLL_S)
     for member in description.members:
         if member.group_instance_id != config.instance:
             continue

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -136,6 +136,18 @@ class Cluster:
             start[topics.inbox],
             end[topics.inbox],
         )
+
+    def inbox_ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not ask the
+        broker, but was seen to hang with the interpreter held.)"""
+        if not partitions:
+            return {}
+        inbox = self._config.topics.inbox
+        answer = self._admin.list_offsets(
+            {TopicPartition(inbox, number): OffsetSpec.latest() for number in partitions},
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        return {tp.partition: future.result().offset for tp, future in answer.items()}
 
     def fence(self, transactional_id: str) -> bool:
         """Rule D: end the dead worker's open transaction. Never our own id. True when it was done."""
