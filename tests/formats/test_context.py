@@ -405,7 +405,8 @@ def test_elided_messages_keep_their_calls_and_results() -> None:
     """D23: a body too large for the state leaves a marker; its calls come back from the ledger's rows."""
     rows = [
         {"operation_id": f"@1.{n}", "call_id": f"c{n}", "message_id": "a", "tool": "f",
-         "arguments": None if n else "{}", "arguments_length": 9_000, "state": "done", "result_summary": f"r{n}", "order": n}
+         "arguments": None if n else "{}", "arguments_length": 9_000,
+         "state": "done", "result_summary": f"r{n}", "order": n}
         for n in (1, 0)
     ]  # fmt: skip
     gone = {**_said("assistant", [], "a"), "elided": {"length": 90_000, "sha256": ""}}

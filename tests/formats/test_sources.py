@@ -23,7 +23,7 @@ from refold.formats.sources.files import documents
 
 from .support import DATA, SUPPORTED, read, recorded, through_bytes
 
-#: SOURCES.md's units -> the fields of Counts. It also lists events, steps and branch points: not ours to count.
+#: SOURCES.md's units -> the fields of Counts. Events, steps and branch points are not ours to count.
 UNITS = {
     "conversations": "conversations",
     "messages": "messages",
