@@ -146,9 +146,6 @@ def drop_prefix(session: Session, cut: int) -> None:
     forget_messages(session, dropped)
     for message in dropped:
         session.recent_bytes -= message.size
-    if session.branch_messages:
-        # Where a branch leaves the active path may no longer be held.
-        session.enc_rest = None
 
 
 def extend_trail(session: Session, trimmed: Iterable[Message]) -> None:

@@ -26,7 +26,15 @@ from refold.core.limits import (
 )
 from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import Call, CallState, Message, Orphan, OrphanResult, Session
-from refold.core.tree import activate, add_alias, insert_after_call, path_to, resolve, tree_message
+from refold.core.tree import (
+    activate,
+    add_alias,
+    first_whole,
+    insert_after_call,
+    path_to,
+    resolve,
+    tree_message,
+)
 
 Match = tuple[ResultPart, "Call | None"]
 
@@ -119,6 +127,9 @@ def apply_results(session: Session, message: Message, event: MessageAppended) ->
     calls = [call for _, call in matches if call is not None]
     _set_answers(session, message, calls)
     if not event.only_results:
+        # It has its place for its other content's sake; only calls on its path bind it (W2).
+        on_path = {m.seq for m in session.recent}
+        message.answers = tuple(seq for seq in message.answers if seq in on_path)
         return
     if replaced:
         _replace(session, message, replaced)
@@ -193,7 +204,8 @@ def place_result(session: Session, message: Message, parent_id: str | None) -> N
         append_recent(session, message)
         return
     if parent_id is not None and tree_message(session, parent) is not None:
-        on_path = {m.seq for m in path_to(session, parent)}
+        path = path_to(session, parent)
+        on_path = {m.seq for m in path[first_whole(path) :]}
         if on_path.issuperset(message.answers):
             activate(session, parent)
             message.parent = parent

@@ -69,7 +69,7 @@ def activate(session: Session, head: str) -> None:
     for message in path:
         if session.branch_messages.pop(message.id, None) is not None:
             session.branch_bytes -= message.size
-    cut = _first_whole(path)
+    cut = first_whole(path)
     if cut:
         bottom = path[cut - 1].id
     if bottom != session.trunk_id:
@@ -93,7 +93,7 @@ def activate(session: Session, head: str) -> None:
     session.enc_branches = session.enc_rest = session.enc_context = session.enc_memory = None
 
 
-def _first_whole(path: list[Message]) -> int:
+def first_whole(path: list[Message]) -> int:
     """Where a path can begin without a result whose call is not on it (W2): the call may be trimmed."""
     seqs = {m.seq for m in path}
     cut = 0

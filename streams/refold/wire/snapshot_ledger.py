@@ -83,8 +83,7 @@ def _branches(session: Session) -> bytes:
         while fork in branches and fork not in seen:
             seen.add(fork)
             fork = branches[fork].parent
-        held = fork if fork in session.held else None
-        entries.append(text(leaf.id) + optional_text(held) + number(leaf.seq))
+        entries.append(text(leaf.id) + optional_text(fork or None) + number(leaf.seq))
     return array(entries)
 
 

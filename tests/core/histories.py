@@ -1,0 +1,105 @@
+"""Random histories: one composite strategy, ids from tiny pools so that everything collides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from .build import Inbox, call, event, intended, message, outcome, result, step, text
+
+CALL_IDS = st.sampled_from(["c0", "c1", "c2"])
+OPERATIONS = st.sampled_from(["op0", "op1", "op2"])
+PRODUCERS = st.sampled_from(["p0", "p1"])
+
+
+@st.composite
+def items(draw: st.DrawFn, number: int) -> tuple[str, dict[str, Any]]:
+    """One event. ``number`` makes new message ids; old ones are drawn now and then."""
+    kind = draw(st.integers(0, 19))
+    message_id = f"m{number}" if draw(st.integers(0, 7)) else f"m{draw(st.integers(0, max(0, number - 1)))}"
+    old = f"m{draw(st.integers(0, max(0, number)))}"
+    parent = draw(st.sampled_from([None] * 8 + ["", old, old, "nowhere"]))
+    if kind < 5:
+        return message(
+            message_id, "user", draw(st.sampled_from(["hi", "x" * 300, "y" * 40_000])), parent_id=parent
+        )
+    if kind < 7:
+        return message(message_id, "assistant", "well", parent_id=parent)
+    if kind < 10:
+        calls = [
+            call(draw(CALL_IDS), operation_id=draw(st.none() | OPERATIONS))
+            for _ in range(draw(st.integers(1, 3)))
+        ]
+        return message(message_id, "assistant", [text("t"), *calls], parent_id=parent)
+    if kind < 13:
+        results = [result(draw(CALL_IDS), "r", draw(st.booleans())) for _ in range(draw(st.integers(1, 2)))]
+        role = draw(st.sampled_from(["tool", "tool", "user"]))
+        extra = [text("and")] if draw(st.integers(0, 5)) == 0 else []
+        return message(message_id, role, [*results, *extra], parent_id=parent)
+    if kind == 13:
+        return message(message_id, "system", "s", replaces=draw(st.sampled_from([None, old])))
+    if kind == 14:
+        return intended(draw(OPERATIONS), draw(st.none() | CALL_IDS), approval_required=draw(st.booleans()))
+    if kind == 15:
+        name = draw(
+            st.sampled_from(
+                [
+                    "ToolCallStarted",
+                    "ToolCallApprovalRequested",
+                    "ToolCallApproved",
+                    "ToolCallDenied",
+                    "ToolCallOutcomeUnknown",
+                ]
+            )
+        )
+        return step(name, draw(OPERATIONS))
+    if kind == 16:
+        return outcome(
+            draw(st.none() | OPERATIONS),
+            draw(CALL_IDS),
+            failed=draw(st.booleans()),
+            is_error=draw(st.booleans()),
+            reconciled=draw(st.booleans()),
+        )
+    if kind == 17:
+        return draw(
+            st.sampled_from(
+                [
+                    event("ContextSummarized", text="so", through_message_id=old),
+                    event("BranchSwitched", head_message_id=old),
+                    event("FactSet", name="f", value="1"),
+                    event("FactRemoved", name="f"),
+                ]
+            )
+        )
+    if kind == 18:
+        return event("SessionConfigured", window_messages=draw(st.sampled_from([1, 2, 5, 20])))
+    return draw(
+        st.sampled_from(
+            [
+                event("SessionClosed"),
+                event("SessionReopened"),
+                event("SessionReopened"),
+                event("SessionDeleted"),
+            ]
+        )
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn, longest: int = 40) -> Inbox:
+    """A played inbox: every record was ruled and folded, with the invariants checked after each."""
+    inbox = Inbox()
+    counters: dict[str, int] = {}
+    for number in range(draw(st.integers(1, longest))):
+        if inbox.records and draw(st.integers(0, 9)) == 0:
+            inbox.put(*draw(st.sampled_from(inbox.records)))
+            continue
+        fields: dict[str, Any] = {}
+        if draw(st.booleans()):
+            producer = draw(PRODUCERS)
+            counters[producer] = counters.get(producer, 0) + 1
+            fields = {"producer_id": producer, "producer_epoch": 1, "producer_counter": counters[producer]}
+        inbox.send(draw(items(number)), **fields)
+    return inbox
