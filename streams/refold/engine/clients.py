@@ -117,4 +117,3 @@ def restore_reader(config: EngineConfig) -> Consumer:
 
 def admin(config: EngineConfig) -> AdminClient:
     return AdminClient(dict(config.kafka), logger=LIBRDKAFKA)
-

@@ -7,8 +7,9 @@ Order (rule F, rule A), each gap a named point (:data:`refold.engine.points.COMM
 
 - The journal is acknowledged before state records are produced, so that a state record names the journal
   offsets of all its events (``history.py``). It costs one round trip and makes the history index exact.
-- Group metadata is never sent without a membership in it. It is what the polling thread read when the generation
-  last changed; after a refusal it is read again. Older metadata can only be refused, never wrongly accepted.
+- Group metadata is never sent without a membership in it. It is what the polling thread read when the
+  generation last changed; after a refusal it is read again. Older metadata can only be refused, never wrongly
+  accepted.
 - A call that timed out is called again: its outcome is unknown, so neither an abort nor a RocksDB write is
   right.
 - Fatal, fenced, or an abort that fails: :class:`FencedError`, the process ends (exit code 76).
@@ -162,7 +163,8 @@ class Transactor:
         self._sabotage = sabotage
         self._now_ms = now_ms
         self._deadline = 0.0
-        #: Group metadata must be read after this: the last time the broker refused it, or we were not a member.
+        #: Group metadata must be read after this: the last time the broker refused it, or we were not a
+        #: member.
         self._metadata_after = 0.0
 
     def commit(self, overlay: Overlay) -> Committed | Aborted:

@@ -143,10 +143,11 @@ class Poller:
         )
 
     def group_metadata(self, newer_than: float) -> Any:
-        """Group metadata read after ``newer_than`` (monotonic seconds). Blocks the commit thread, for one poll at most.
+        """Group metadata read after ``newer_than`` (monotonic seconds). Blocks the commit thread, for one
+        poll at most.
 
-        Reading it here and not there: confluent-kafka serialises the calls on one consumer, and a thread that polls
-        all the time starves any other (measured: for ever).
+        Reading it here and not there: confluent-kafka serialises the calls on one consumer, and a thread that
+        polls all the time starves any other (measured: for ever).
         """
         with self._metadata_changed:
             while self._metadata_at <= newer_than:

@@ -138,8 +138,8 @@ class Cluster:
         )
 
     def inbox_ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not ask the
-        broker, but was seen to hang with the interpreter held.)"""
+        """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not
+        ask the broker, but was seen to hang with the interpreter held.)"""
         if not partitions:
             return {}
         inbox = self._config.topics.inbox

@@ -104,6 +104,8 @@ class EngineConsumer(FaustConsumer):
                     chunk,
                     None,
                     tp=tp,
+                    # Constant here: Faust drops what has another one, also of partitions that were kept.
+                    generation_id=self.app.consumer_generation_id,
                 )
             )
 

@@ -52,8 +52,8 @@ INIT_TIMEOUT_S: Final = 15.0
 #: How often gauges and the loop's own heartbeat are set.
 BEAT_S: Final = 1.0
 
-#: A transaction marker at the end of an inbox partition (after a forward or a transactional producer) counts as one
-#: record of lag that is never read; it must not look stale.
+#: A transaction marker at the end of an inbox partition (after a forward or a transactional producer) counts
+#: as one record of lag that is never read; it must not look stale.
 MARKERS_MAX: Final = 1
 
 #: A thread that wants the interpreter waits this long for it; the default of 5 ms shows in the p99 of a read.
