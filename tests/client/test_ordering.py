@@ -134,3 +134,20 @@ async def test_the_queue_is_bounded(lane: Lane, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(TransientError, match="not sent"):
         submit(lane, "c")
     lane.close()
+
+
+async def test_a_lane_can_be_waited_for_and_closed(wire: Wire) -> None:
+    """Goal: closing a client waits for what is queued; what is left then fails and nothing hangs."""
+    busy: set[Lane] = set()
+    lane = Lane(wire, "t.inbox", b"t/s", lambda _: 0, busy)
+    a, b = submit(lane, "a"), submit(lane, "b")
+    assert busy == {lane}
+    settled = asyncio.ensure_future(lane.settle())
+    await wire.acknowledge(b"a")
+    await a.done
+    assert not settled.done()
+    lane.close()
+    await settled
+    with pytest.raises(TransientError, match="closed"):
+        await b.done
+    assert busy == set()

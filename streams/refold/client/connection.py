@@ -107,6 +107,7 @@ class Connection:
         #: One counter for all sessions: per session it only has to rise, and nothing has to be remembered.
         self.counter = itertools.count(1)
         self._record_bytes_max: int | None = None
+        self._busy: set[Lane] = set()
         self._memories: weakref.WeakValueDictionary[bytes, SessionMemory] = weakref.WeakValueDictionary()
         self._kept: OrderedDict[bytes, SessionMemory] = OrderedDict()
 
@@ -116,8 +117,15 @@ class Connection:
         await self.owners.__aenter__()
 
     async def close(self, timeout_s: float) -> None:
+        """Wait for queued events (at most ``timeout_s``), then disconnect; what is left fails."""
+        if self._busy:
+            await asyncio.wait(
+                [asyncio.ensure_future(lane.settle()) for lane in self._busy], timeout=timeout_s
+            )
+        for lane in list(self._busy):
+            lane.close()
         await self.rulings.close()
-        await self.sender.close(timeout_s)
+        await self.sender.close(1.0)
         if self.owners.is_open:
             await self.owners.__aexit__(None, None, None)
         await self.readers.close()
@@ -129,7 +137,7 @@ class Connection:
         """The session's memory, the same object as long as anyone holds it or it is among the newest."""
         memory = self._memories.get(key)
         if memory is None:
-            lane = Lane(self.sender, self.names.inbox, key, self.partition_of)
+            lane = Lane(self.sender, self.names.inbox, key, self.partition_of, self._busy)
             memory = self._memories[key] = SessionMemory(lane)
         self._kept[key] = memory
         self._kept.move_to_end(key)

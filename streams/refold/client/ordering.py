@@ -113,6 +113,11 @@ class Lane:
         self._failed = []
         return given_up
 
+    async def settle(self) -> None:
+        """Wait until nothing is being sent: all durable, or failed."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     def close(self) -> None:
         """Stop sending; what is queued fails. For the end of the client."""
         if self._task is not None:
@@ -121,6 +126,7 @@ class Lane:
     def _enqueue(self, pending: Pending) -> None:
         self._queue.append(pending)
         if self._task is None:
+            self._busy.add(self)
             self._task = asyncio.get_running_loop().create_task(self._drain(), name="refold-lane")
 
     async def _drain(self) -> None:
@@ -140,8 +146,12 @@ class Lane:
         except asyncio.CancelledError:
             self._fail(TransientError("the client was closed before the event was acknowledged"))
             raise
+        except Exception as error:
+            # Nothing of ours raises these; whoever awaits a receipt must still hear of it.
+            self._fail(TransientError(f"the event could not be handed to Kafka: {error!r}"))
         finally:
             self._task = None
+            self._busy.discard(self)
 
     def _fail(self, error: RefoldError) -> None:
         self._failed = list(self._queue)

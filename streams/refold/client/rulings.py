@@ -194,7 +194,7 @@ class Rulings:
         try:
             async with self._owners.http.get(target, timeout=timeout, allow_redirects=False) as response:
                 if response.status != 200:
-                    return
+                    raise UnavailableError(f"{url} refused the ruling stream: {response.status}")
                 async for chunk in response.content.iter_any():
                     if stream.open_since is None:
                         # The server subscribes before it writes its first byte.
@@ -202,19 +202,20 @@ class Rulings:
                         stream.ready.set()
                     *lines, rest = (rest + chunk).split(b"\n")
                     if len(rest) > LINE_BYTES_MAX:
-                        return
+                        raise UnavailableError(f"{url} sent a ruling line above {LINE_BYTES_MAX} bytes")
                     for line in lines:
                         if line:
                             self._known(RulingLine.from_bytes(line))
         except (aiohttp.ClientError, TimeoutError, OSError, UnavailableError):
-            pass  # Waiters notice by the missing stream and look the owner up again.
+            pass  # Waiters notice by the missing stream.
         finally:
             if self._streams.get(url) is stream:
                 del self._streams[url]
             stream.open_since = None
             stream.ready.set()
-            with contextlib.suppress(UnavailableError):
-                await self._owners.router.refresh()
+        # The owner may have changed; whoever waits looks it up in what this finds.
+        with contextlib.suppress(UnavailableError):
+            await self._owners.router.refresh()
 
     def _known(self, line: RulingLine) -> RulingLine:
         position = (line.partition, line.offset)
