@@ -31,6 +31,35 @@ class EarlierEventFailed(TransientError):
     ``event_id`` names the first one that failed. Call ``session.retry()`` or ``session.abandon()``.
     """
 
+    def __init__(self, event_id: str, cause: str) -> None:
+        super().__init__(
+            f"not sent: the earlier event {event_id} of this session failed ({cause}). "
+            "`await session.retry()` sends it and what followed again, in order; "
+            "`session.abandon()` gives them up"
+        )
+        self.event_id = event_id
+
+
+class Transport(Protocol):
+    async def send(
+        self, topic: str, key: bytes, value: bytes, headers: Sequence[Header], partition: int
+    ) -> Delivery: ...
+
+
+@dataclass(slots=True)
+class Pending:
+    """One encoded event. ``done`` resolves when it is durable."""
+
+    event_id: str
+    type: str
+    value: bytes
+    headers: tuple[Header, ...]
+    done: asyncio.Future[Delivery] = field(repr=False)
+
+
+class Lane:
+    """The send queue of one session. Use from one event loop."""
+
     def __init__(
         self,
         transport: Transport,
