@@ -31,7 +31,7 @@ from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
 from refold.engine.overlay import Overlay, apply
 from refold.engine.points import Points
-from refold.engine.poll import CHUNK_RECORDS, Poller
+from refold.engine.poll import CHUNK_RECORDS, POLL_S, Poller
 from refold.engine.quarantine import QuarantineLimit
 from refold.engine.restore import Restored, Restorer
 from refold.engine.rulings import RulingBook
@@ -398,14 +398,23 @@ class Engine:
     def _settle(self, partitions: Sequence[int], to: State) -> None:
         self._points.reach("on_revoke" if to is State.REVOKED else "on_lost")
         work = asyncio.run_coroutine_threadsafe(self._give_up(partitions, to), self._loop)
-        try:
-            work.result(BARRIER_SECONDS_MAX)
-        except TimeoutError:
-            raise UnavailableError(
-                f"partitions {list(partitions)} could not be given up within {BARRIER_SECONDS_MAX:.0f} s:"
-                " a commit"
-                " is still in flight. Stopping is safe; check the brokers"
-            ) from None
+        end = time.monotonic() + BARRIER_SECONDS_MAX
+        while True:
+            try:
+                work.result(POLL_S)
+                return
+            except TimeoutError:
+                if work.done():
+                    raise
+                if time.monotonic() > end:
+                    raise UnavailableError(
+                        f"partitions {list(partitions)} could not be given up within"
+                        f" {BARRIER_SECONDS_MAX:.0f} s: a commit is still in flight. Stopping is safe;"
+                        " check the brokers"
+                    ) from None
+                # The commit that is waited for may itself wait for group metadata, which only this thread
+                # reads.
+                self.poller.serve_metadata()
 
     def _assigned(self, partitions: Sequence[tuple[int, int]]) -> None:
         self.joined = True

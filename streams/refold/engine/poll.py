@@ -180,8 +180,7 @@ class Poller:
                 first = self._consumer.poll(POLL_S)
                 if first is not None:
                     self._take([first, *self._consumer.consume(CHUNK_RECORDS - 1, 0)])
-                if self._metadata_wanted:
-                    self._read_metadata()
+                self.serve_metadata()
             self._closing = True
             self._consumer.close()
         except KafkaException as raised:
@@ -199,6 +198,12 @@ class Poller:
         """
         self._joined_again = True
         self._subscribe([self._topic, _NO_TOPIC])
+
+    def serve_metadata(self) -> None:
+        """Polling thread: also while it waits inside of a rebalance callback, or the commit it waits for
+        waits for it."""
+        if self._metadata_wanted:
+            self._read_metadata()
 
     def _read_metadata(self) -> None:
         now = time.monotonic()

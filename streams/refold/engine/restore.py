@@ -28,7 +28,7 @@ from refold.engine.config import EngineConfig
 from refold.engine.points import Points
 from refold.engine.store import Batch, Memory, Store, set_aside
 from refold.engine.takeover import Cancelled, Cluster, Committed, Marks, Stall
-from refold.errors import ConfigError, StorageError
+from refold.errors import ConfigError, StorageError, TransientError
 from refold.topology.failures import explain
 
 #: Records per consume call and WriteBatch: 2 000 snapshots of 1.6 KB are 3 MB.
@@ -213,6 +213,13 @@ class Restorer:
         """Rule T (4), and that offset and changelog belong together."""
         topics, meta = self._config.topics, committed.meta
         if committed.offset < 0 and reading.found_state:
+            now = self._cluster.committed(partition, stable=True)
+            if now != committed:
+                # This process stood still between (1) and (2), and another owner made its first commit.
+                raise TransientError(
+                    f"the offset of {topics.inbox}/{partition} was committed while its changelog was"
+                    " being read"
+                )
             raise ConfigError(
                 f"{topics.state}/{partition} has sessions, but group {topics.group} has no committed"
                 " offset for"
