@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+#: Exit codes after which starting again is right: unavailable, transient.
+TRY_AGAIN = (69, 75)
+
 REFOLD = [sys.executable, "-m", "refold.cli.main"]
 
 
@@ -72,11 +75,18 @@ class Worker:
         return self.process.wait(60)
 
     def wait_started(self, timeout_s: float = 60.0) -> None:
-        """Until the worker says that it runs; raises with its log when it ended instead."""
+        """Until the worker says that it runs; raises with its log when it ended instead.
+
+        A worker that ends with "try again" is started again, as a supervisor does: the coordinators of a
+        broker that has just come up are still loading.
+        """
         assert self.process is not None
         deadline = time.monotonic() + timeout_s
         while "worker_started" not in self.log:
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            code = self.process.poll()
+            if code in TRY_AGAIN and time.monotonic() < deadline:
+                self.start()
+            elif code is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the worker did not start: {self.log[-2000:]}")
             time.sleep(0.05)
 
