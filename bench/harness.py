@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from refold.broker import EmbeddedBroker
@@ -77,6 +77,10 @@ class Stack:
     directory: Path
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # One for the whole life: freeing an AdminClient with a request under way crashes the interpreter.
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
+
     def create_topics(self) -> None:
         Topology.load(prefix=self.prefix, partitions=self.partitions).apply(self.bootstrap)
 
@@ -106,14 +110,17 @@ class Stack:
 
     def committed(self) -> int:
         """Sum of the group's committed inbox offsets (never set counts as nothing)."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
         ask = [
             ConsumerGroupTopicPartitions(
                 self.prefix,
                 [TopicPartition(f"{self.prefix}.inbox", p) for p in range(self.partitions)],
             )
         ]
-        result = admin.list_consumer_group_offsets(ask)[self.prefix].result()
+        try:
+            result = self._admin.list_consumer_group_offsets(ask)[self.prefix].result()
+        except KafkaException:
+            # A fresh broker is still loading its coordinators: nothing is committed yet.
+            return 0
         return sum(max(tp.offset, 0) for tp in result.topic_partitions)
 
     def inbox_end(self) -> int:

@@ -57,8 +57,7 @@ state = app.Table(
     partitions=PARTITIONS,
     key_type=bytes,
     value_type=bytes,
-    key_serializer="raw",
-    value_serializer="raw",
+    schema=faust.Schema(key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"),
 )
 sessions: dict[bytes, Session] = {}
 progress: dict[str, Any] = {"count": 0, "start": 0.0, "cpu": 0.0}
