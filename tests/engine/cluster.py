@@ -1,0 +1,118 @@
+"""Topics and reading for the engine's broker tests: small, synchronous, no refold client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from refold.topology.names import TopicNames
+
+PARTITIONS = 4
+CONFIGS = {
+    "inbox": {"message.timestamp.type": "LogAppendTime"},
+    "journal": {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "1179648"},
+    "state": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
+    "history": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
+    "rejected": {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "1179648"},
+}
+
+
+def wait_for(what: str, condition: Callable[[], bool], seconds: float = 30.0, every: float = 0.02) -> None:
+    """Wait on a condition, with a deadline that fails the test by name."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds:.0f} s in vain for: {what}")
+        time.sleep(every)
+
+
+@dataclass
+class Cluster:
+    bootstrap: str
+    prefix: str
+    partitions: int = PARTITIONS
+
+    def __post_init__(self) -> None:
+        # Kept: futures of an AdminClient fail when it is collected.
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+
+    @property
+    def topics(self) -> TopicNames:
+        return TopicNames(self.prefix)
+
+    def create(self, **changes: dict[str, str]) -> None:
+        new = [
+            NewTopic(
+                f"{self.prefix}.{name}",
+                self.partitions,
+                1,
+                config={**config, **changes.get(name, {})},
+            )
+            for name, config in CONFIGS.items()
+        ]
+        for future in self.admin.create_topics(new).values():
+            future.result(10)
+
+    def read(self, topic: str, isolation: str = "read_committed") -> list[Message]:
+        """Everything up to the end of each partition, in partition order."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "engine-tests-read",
+                "enable.auto.commit": False,
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 20,
+            }
+        )
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(self.partitions)])
+        left, found = set(range(self.partitions)), []
+        try:
+            while left:
+                message = consumer.poll(10.0)
+                assert message is not None, f"{topic} cannot be read to its end"
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    raise AssertionError(error)
+        finally:
+            consumer.close()
+        return sorted(found, key=lambda m: (m.partition(), m.offset()))
+
+    def committed(self) -> dict[int, int]:
+        request = ConsumerGroupTopicPartitions(
+            self.prefix, [TopicPartition(self.topics.inbox, number) for number in range(self.partitions)]
+        )
+        answer = self.admin.list_consumer_group_offsets([request])[self.prefix].result(10)
+        return {tp.partition: tp.offset for tp in answer.topic_partitions}
+
+    def members(self) -> dict[str, list[int]]:
+        """Instance → owned partitions, as the group says."""
+        description = self.admin.describe_consumer_groups([self.prefix])[self.prefix].result(10)
+        return {
+            member.group_instance_id: sorted(tp.partition for tp in member.assignment.topic_partitions)
+            for member in description.members
+            if member.assignment is not None
+        }
+
+    def inbox_ends(self) -> dict[int, int]:
+        """One past the last *data* record of each inbox partition (markers of forwards not counted)."""
+        ends = dict.fromkeys(range(self.partitions), 0)
+        for message in self.read(self.topics.inbox):
+            ends[message.partition()] = message.offset() + 1
+        return ends
+
+
+def by_key(messages: list[Message]) -> Iterator[tuple[bytes, list[Message]]]:
+    groups: dict[bytes, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(message.key() or b"", []).append(message)
+    yield from groups.items()
