@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 
 from client.worker_process import Worker, refold, worker
 from refold.client import EarlierEventFailed, Refold, Refused
@@ -384,3 +385,96 @@ async def test_session_commands(kafka: Kafka, prefix: str, rf: Refold, tmp_path:
     missing = await run("session", "show", name, check=False)
     assert missing.returncode == 66
     assert "Traceback" not in missing.stderr
+
+
+async def test_a_quarantined_session_is_released_in_order(kafka: Kafka, prefix: str, rf: Refold) -> None:
+    """Goal: parked events come back in order before new ones; a second release finds nothing to do."""
+    s = rf.session(new_id("quarantine"))
+    await s.append("one", wait="accepted")
+    payload = {"code": "operator", "reason": "test", "partition": s.partition, "offset": 0}
+    await s.publish("SessionQuarantined", payload, wait="accepted")
+    for word in ("two", "three", "four"):
+        ruling = await (await s.append(word)).ruling()
+        assert (ruling.status, ruling.code) == ("rejected", "quarantined")
+    conflict = await (await s.append("never", expected_seq=1)).ruling()
+    assert conflict.code == "quarantined"
+    done = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "release", s.id, "--json")
+    released = json.loads(done.stdout.splitlines()[-1])
+    assert (released["replayed"], released["accepted"], released["refused"]) == (4, 3, 1)
+    assert released["refused_by_code"] == {"expected_seq": 1}
+    await s.append("five", wait="accepted")
+    said = [m["content"] for m in (await s.context()).messages]
+    assert said == ["one", "two", "three", "four", "five"]
+    again = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "release", s.id, check=False)
+    assert again.returncode == 64
+    assert "not quarantined" in again.stderr
+    folded = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "fold", s.id, "--json")
+    assert json.loads(folded.stdout.splitlines()[-1])["equal"] == 1
+
+
+async def test_an_interrupted_release_goes_on(kafka: Kafka, prefix: str, rf: Refold, tmp_path: Path) -> None:
+    """Goal: what a first run replayed is not replayed again; events parked meanwhile follow."""
+    from refold.cli.session_release import _originals, _send, quarantine_of
+
+    s = rf.session(new_id("interrupted"))
+    await s.append("one", wait="accepted")
+    payload = {"code": "operator", "reason": "test", "partition": s.partition, "offset": 0}
+    await s.publish("SessionQuarantined", payload, wait="accepted")
+    for word in ("two", "three"):
+        await (await s.append(word)).ruling()
+    # A first run that dies after the first replay; as `session release` does, with a producer of its own.
+    async with Refold(settings(prefix, tmp_path), bootstrap=kafka.bootstrap) as other:
+        mine = other.session(s.id)
+        await mine.publish("SessionReleased", {}, wait="accepted")
+        parked, replayed = await quarantine_of(mine)
+        assert (len(parked), replayed) == (2, {})
+        at = (parked[0].payload["partition"], parked[0].payload["offset"])  # type: ignore[index]
+        ruling = await _send(other, mine, (await _originals(other, mine, {at}))[at])
+        assert ruling.status == "accepted"
+    await (await s.append("four")).ruling()
+    done = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "release", s.id, "--json")
+    released = json.loads(done.stdout.splitlines()[-1])
+    assert (released["replayed"], released["accepted"], released["duplicates"]) == (3, 2, 1)
+    assert [m["content"] for m in (await s.context()).messages] == ["one", "two", "three", "four"]
+
+
+async def test_fold_finds_a_state_that_is_not_the_journals(kafka: Kafka, tmp_path: Path) -> None:
+    """Goal: the check can fail: a changed state, an invented one and a missing one are each named."""
+    prefix = f"fold-{uuid.uuid4().hex[:8]}"
+    refold(kafka.bootstrap, prefix, "topology", "apply", "--partitions", "4")
+    with worker(kafka.bootstrap, prefix, tmp_path, "f-0") as process:
+        async with Refold(settings(prefix, tmp_path), bootstrap=kafka.bootstrap) as rf:
+            sessions = [rf.session(f"s{n}") for n in range(6)]
+            for n in range(3):
+                await asyncio.gather(*(s.append(f"{n}", wait="accepted") for s in sessions))
+            await sessions[5].delete(wait="accepted")
+            raw = (await sessions[0].state()).raw  # type: ignore[union-attr]
+            process.stop()
+
+    def folded() -> tuple[int, Any]:
+        done = refold(kafka.bootstrap, prefix, "session", "fold", "--all", "--json", check=False)
+        return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+    code, report = await asyncio.to_thread(folded)
+    assert (code, report["sessions"], report["equal"]) == (0, 5, 5)
+    assert report["events"] == 19
+    async with Refold(settings(prefix, tmp_path), bootstrap=kafka.bootstrap) as rf:
+        s0, s1 = rf.session("s0"), rf.session("s1")
+        state = rf.connection.names.state
+        assert raw.count(b"\x022") >= 1
+        await rf.connection.sender.send(state, s0.key, raw.replace(b"\x022", b"\x029"), (), s0.partition)
+        await rf.connection.sender.send(state, b"default/ghost", raw, (), rf.session("ghost").partition)
+        await asyncio.to_thread(tombstone, kafka.bootstrap, state, s1.key, s1.partition)
+    code, report = await asyncio.to_thread(folded)
+    assert (code, report["equal"], report["different"]) == (1, 3, 3)
+    found = {d["session"]: d["difference"] for d in report["differences"]}
+    assert set(found) == {"default/s0", "default/s1", "default/ghost"}
+    assert "recent_messages" in found["default/s0"]
+    assert "no state is stored" in found["default/s1"]
+    assert "folds to none" in found["default/ghost"]
+
+
+def tombstone(bootstrap: str, topic: str, key: bytes, partition: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, None, key, partition=partition)
+    producer.flush(10)
