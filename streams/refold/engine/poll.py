@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from refold.engine.chunks import Chunk, by_partition
+from refold.engine.commitmeta import read_group_meta
 from refold.engine.kafkaerrors import error_of
 from refold.errors import FencedError, InvariantViolation, RefoldError
 from refold.topology.failures import explain
@@ -67,6 +68,8 @@ class Listener(Protocol):
 @dataclass(slots=True)
 class _Source:
     epoch: int
+    #: The membership under which the group gave us the partition.
+    member: str
     fetch_epoch: int = 0
     position: int = -1
     started: bool = False
@@ -208,6 +211,15 @@ class Poller:
     def _read_metadata(self) -> None:
         now = time.monotonic()
         metadata = self._consumer.consumer_group_metadata()
+        member = read_group_meta(metadata).member_id
+        if member and any(source.member != member for source in self._sources.values()):
+            # A static member that was removed, and asks to join before it asks for anything else, becomes a
+            # new member without on_lost: librdkafka goes on as if it had owned its partitions all the time.
+            # Others may have, and the broker would accept what we commit as the new member.
+            raise FencedError(
+                "the group removed this worker and let it join anew without saying so; what it owned may have"
+                " had another owner meanwhile. Nothing was lost: starting again restores what was committed"
+            )
         with self._metadata_changed:
             self._metadata, self._metadata_at, self._metadata_wanted = metadata, now, False
             self._metadata_changed.notify_all()
@@ -304,10 +316,11 @@ class Poller:
             consumer.incremental_assign(given)
             if given:
                 consumer.pause(given)
+            member = read_group_meta(consumer.consumer_group_metadata()).member_id
             epochs = []
             for item in given:
                 epoch = self._listener.next_epoch()
-                self._sources[item.partition] = _Source(epoch)
+                self._sources[item.partition] = _Source(epoch, member)
                 epochs.append((item.partition, epoch))
             self._listener.assigned(epochs)
             self._joined = True
