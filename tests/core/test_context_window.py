@@ -72,7 +72,7 @@ def test_d01_by_bytes_the_window_is_cut_at_turns_too() -> None:
 
 
 def test_d02_a_group_of_parallel_results_is_kept_or_dropped_whole() -> None:
-    """D02: window 6, one turn with ten calls: it stays whole and is reported; the next turn drops it whole."""
+    """D02: window 6, one turn with ten calls: it stays whole and is reported; the next turn drops it."""
     inbox = opened(6).ok(*tool_turn(1, calls=10))
     assert len(inbox.recent) == 12
     limits = decode_snapshot(encode_snapshot(inbox.session))["limits"]
@@ -123,7 +123,7 @@ def test_a_turn_above_the_hard_limits_is_cut_between_groups() -> None:
 
 
 def test_overlapping_calls_without_a_border_leave_group_by_group() -> None:
-    """W3: each call is answered only after the next was asked, for ever: no prefix is free, groups still go."""
+    """W3: each call is answered after the next was asked, for ever: no prefix is free, groups still go."""
     inbox = Inbox().ok(message("u"), message("a0", "assistant", [call("c0")]))
     for i in range(1, 150):
         inbox.ok(

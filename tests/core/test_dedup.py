@@ -38,7 +38,7 @@ def test_u1_a_newer_epoch_takes_over_and_the_older_one_is_stale() -> None:
 
 
 def test_u2_a_forgotten_producers_repeat_is_never_applied() -> None:
-    """More producers than are remembered: every repeat is a duplicate or refused, new producers go through."""
+    """More producers than are remembered: every repeat is a duplicate or refused, new ones go through."""
     inbox = Inbox()
     values = []
     for i in range(PRODUCERS_MAX * 2):

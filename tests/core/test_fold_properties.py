@@ -14,7 +14,7 @@ from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
 from refold.wire.snapshot import SUBJECT, decode_session, encode_snapshot
 
-from .build import SESSION, TENANT, Inbox, event, fold_bytes, intended, message, outcome, result, step
+from .build import SESSION, TENANT, Inbox, event, intended, message, outcome, result, step
 from .build import call as call_part
 from .histories import histories
 
@@ -43,11 +43,10 @@ def test_f1_state_is_the_fold_of_the_journal(inbox: Inbox) -> None:
 @PATIENT
 @given(histories(), st.data())
 def test_f2_redelivery_from_any_point_is_absorbed(inbox: Inbox, data: st.DataObject) -> None:
-    """F2: replaying the inbox from any record on changes nothing, unless the session was deleted in between."""
+    """F2: replaying the inbox from any record on changes nothing, unless the session was deleted."""
     if any(entry.env.type == "SessionDeleted" for entry, _ in inbox.entries()):
         return
     before = state_bytes(inbox.session)
-    accepted = {value for value in inbox.journal}
     again = list(inbox.records)[data.draw(st.integers(0, len(inbox.records) - 1)) :]
     taken = {decode_envelope(value).event_id for value, _ in again}
     ruled = {e.env.event_id for e, _ in inbox.entries()}
@@ -59,7 +58,7 @@ def test_f2_redelivery_from_any_point_is_absorbed(inbox: Inbox, data: st.DataObj
             assert not isinstance(ruling, Accepted)
     assert state_bytes(inbox.session) == before
     assert taken
-    assert len(accepted) == len(inbox.journal)
+    assert len(set(inbox.journal)) == len(inbox.journal)
 
 
 @PATIENT
@@ -88,8 +87,8 @@ def test_s8_the_record_is_plain_avro_and_bounded(inbox: Inbox) -> None:
 
 
 def test_one_inbox_in_a_thousand_batchings() -> None:
-    """The same records cut at any batch borders, with the state through its bytes at each border and batches
-    thrown away half-way and read again (a crash before the commit): equal state, journal = state after each."""
+    """The same records cut at any batch borders, the state through its bytes at each border, batches thrown
+    away half-way and read again (a crash before the commit): the same state every time."""
     chance = random.Random(20_260_101)
     inbox = _busy_inbox(chance)
     records = [(value, at_ms) for value, at_ms in inbox.records]

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from refold.core import limits
+from refold.core.ledger import ROW_FIXED_BYTES
 from refold.core.limits import STATE_RECORD_BYTES_MAX
 from refold.core.session import Call
-from refold.core.ledger import ROW_FIXED_BYTES
 from refold.wire.snapshot import encode_snapshot
 from refold.wire.snapshot_ledger import encode_call
 
@@ -118,7 +118,7 @@ def test_everything_at_its_worst_at_once() -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_input_breaks_the_limit(data: st.DataObject) -> None:
-    """D23: huge texts, thousands of calls, the longest ids, in any mixture: bounded, and the session goes on."""
+    """D23: huge texts, many calls, the longest ids, in any mixture: bounded, and the session goes on."""
     inbox = Inbox()
     inbox.check = False
     sizes = st.sampled_from([0, 10, 3_000, 33_000, 200_000])

@@ -20,7 +20,7 @@ def off_path(inbox: Inbox) -> list[str]:
 
 
 def test_d16_regenerate_then_edit_then_switch_back() -> None:
-    """D16: u1,a1; a1' under u1; u2 under a1'; u1' as a new root; a1''. Nothing is lost, switching back finds it."""
+    """D16: u1,a1; a1' under u1; u2 under a1'; u1' as a root; a1''. Nothing lost, switching back finds it."""
     inbox = Inbox().ok(message("u1"), message("a1", "assistant", "one"))
     inbox.ok(message("a1'", "assistant", "two", parent_id="u1"), message("u2", parent_id="a1'"))
     assert inbox.recent == ["u1", "a1'", "u2"]

@@ -40,7 +40,7 @@ def asked(*calls: object) -> Inbox:
 
 
 def test_d04_a_crash_between_intent_and_result_leaves_the_call_open() -> None:
-    """D04: not failed, not done, not issued again; a later result closes it; equal to the run without a crash."""
+    """D04: not failed, not done, not issued again; a later result closes it, as without a crash."""
     script = [message("u1"), message("a1", "assistant", [call("c1", "refund")]), message("u2")]
     late = message("t1", "tool", [result("c1")])
     calm = Inbox().ok(*script)
@@ -118,7 +118,7 @@ def test_d06_waiting_results_are_bounded() -> None:
 
 
 def test_d07_a_call_id_used_again_makes_a_second_row() -> None:
-    """D07: two turns use call_0: two rows, each result with its own call; redelivery of turn 1 adds nothing."""
+    """D07: two turns use call_0: two rows, each result its own call; redelivery adds nothing."""
     inbox = Inbox().ok(
         message("u1"),
         message("a1", "assistant", [call("call_0", "A")]),
@@ -295,7 +295,7 @@ TABLE: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize(("state", "what"), list(itertools.product(WAYS, STEPS)))
 def test_d19_every_step_from_every_state(state: str, what: str) -> None:
-    """D19, L3 to L5: the first final status stays; the same again is a duplicate; another is already_final."""
+    """D19, L3 to L5: the first final status stays; again is a duplicate; another is already_final."""
     inbox = Inbox().ok(intended("op"), *[STEPS[name]() for name in WAYS[state]])
     before = inbox.states()["op"]
     ruling = inbox.send(STEPS[what]())
@@ -440,7 +440,7 @@ def test_l7_the_ledgers_bytes_are_bounded_with_the_longest_ids() -> None:
 
 
 def test_the_ledger_survives_the_round_trip() -> None:
-    """Every field of a row, in every state, is read back as it was: the rest of the history folds the same."""
+    """Every field of a row, in every state, is read back as it was: the rest folds the same."""
     inbox = asked(call("c1", operation_id="o1"), call("c2"))
     inbox.ok(
         intended("o1", "c1", approval_required=True),

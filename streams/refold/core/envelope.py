@@ -24,7 +24,7 @@ class Actor(NamedTuple):
 
 
 class InboxOrigin(NamedTuple):
-    """Where a forwarded or replayed record was first appended. ``append_time_ms``: broker time, since 1970."""
+    """Where a forwarded or replayed record was first appended. ``append_time_ms``: broker time."""
 
     topic: str
     partition: int

@@ -336,7 +336,7 @@ class Session:
         self.complete = True
         #: Trimmed messages that no active summary covers.
         self.uncovered = 0
-        #: Seqs of the last trimmed messages of the active path, in path order: their low 32 bits, 4 bytes each.
+        #: Seqs of the last trimmed messages of the active path, in path order: low 32 bits, 4 bytes each.
         self.trail = b""
         self.trunks: dict[str, Trunk] = {}
         self.aliases: dict[str, str] = {}
@@ -360,8 +360,8 @@ class Session:
         self.event_ids = b""
         self.message_ids = b""
 
-        # Caches of the encoder: what never changes (two pieces); system and summary; branch messages; facts, config, tools,
-        # branches, link; what changes rarely of the engine part.
+        # Caches of the encoder: what never changes (two pieces); system and summary; branch messages; facts,
+        # config, tools, branches, link; what changes rarely of the engine part.
         self.enc_head: bytes | None = None
         self.enc_mid: bytes | None = None
         self.enc_context: bytes | None = None

@@ -126,16 +126,18 @@ def decode_session(value: bytes) -> Session:
     ``codec.decode`` does: the state record is damaged, and the session must be folded again.
     """
     frame = _frame()
-    if value[:5] != frame:
+    exact = value[:5] == frame
+    if not exact:
         decoded = decode(value, expect=SUBJECT)
         value = frame + encode_body(SUBJECT, decoded.record)
     try:
-        return _read(value)
+        return _read(value, exact)
     except (ValueError, IndexError) as error:
         raise undecodable(SUBJECT, error) from None
 
 
-def _read(value: bytes) -> Session:
+def _read(value: bytes, exact: bool) -> Session:
+    """``exact``: what follows from other parts must agree with them; an older writer may have had less."""
     cursor = Cursor(value, 5)
     session = Session(cursor.text(), cursor.text())
     session.enc_head = value[: cursor.at]
@@ -154,7 +156,8 @@ def _read(value: bytes) -> Session:
     count = cursor.count()
     if count != 1:
         raise ValueError("not one frontier entry")
-    cursor.blob()
+    if cursor.text() != INBOX:
+        raise ValueError("the frontier is not of the inbox")
     session.partition = cursor.number()
     session.next_offset = cursor.number()
     cursor.end(count)
@@ -167,23 +170,25 @@ def _read(value: bytes) -> Session:
     session.through = cursor.number()
     session.complete = cursor.boolean()
     session.uncovered = cursor.number()
-    cursor.number()  # waiting results: the engine part holds them
+    waiting = cursor.number()
     session.recent, session.recent_bytes = _messages(session, cursor)
     start = cursor.at
     branches, session.branch_bytes = _messages(session, cursor)
     if branches:
         session.branch_messages = {m.id: m for m in branches}
         session.enc_branches = value[start : cursor.at]
-    read_rest(session, cursor)
+    read_rest(session, cursor, exact)
     session.window_messages = cursor.number()
     session.window_bytes = cursor.number()
     session.hold_for_summary = cursor.boolean()
-    cursor.boolean()  # overflow follows
+    overflow = cursor.boolean()
     session.parked = cursor.number()
     end = cursor.length() + cursor.at
     read_engine(session, cursor)
     if cursor.at != end or end != len(value):
         raise ValueError("its length is not the record's")
+    if exact and (waiting != len(session.orphans) or overflow != session.overflow):
+        raise ValueError("its public part disagrees with its engine part")
     session.head = session.recent[-1].id if session.recent else session.trunk_id
     return session
 

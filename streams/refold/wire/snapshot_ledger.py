@@ -94,7 +94,7 @@ def _link(link: SessionLink | None) -> bytes:
     return SOME + number(kind) + text(link.session) + optional_number(link.seq) + optional_text(link.call)
 
 
-def read_rest(session: Session, cursor: Cursor) -> None:
+def read_rest(session: Session, cursor: Cursor, exact: bool) -> None:
     start = cursor.at
     count = cursor.count()
     for _ in range(count):
@@ -109,19 +109,22 @@ def read_rest(session: Session, cursor: Cursor) -> None:
     for _ in range(count):
         read_call(session, cursor)
     cursor.end(count)
+    # The branches follow from the branch messages: nothing to read, only to compare.
+    branches_at = cursor.at
     count = cursor.count()
     for _ in range(count):
-        # Follows from the branch messages.
         cursor.blob()
         cursor.optional_text()
         cursor.number()
     cursor.end(count)
+    if exact and cursor.data[branches_at : cursor.at] != _branches(session):
+        raise ValueError("branches disagree with the branch messages")
     if cursor.some():
         kind = cursor.number()
         session.link = SessionLink(
             LINK_KINDS[kind], cursor.text(), cursor.optional_number(), cursor.optional_text()
         )
-    session.enc_rest = cursor.data[start : cursor.at]
+    session.enc_rest = cursor.data[start : cursor.at] if exact else None
 
 
 def read_call(session: Session, cursor: Cursor) -> None:

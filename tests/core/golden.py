@@ -1,0 +1,171 @@
+"""Makes tests/golden/session_history.json: ``python -m core.golden`` in tests/."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from refold.core import Accepted, initial
+from refold.core.envelope import Actor, InboxOrigin, SessionLink
+from refold.wire.codec import encode_body
+from refold.wire.envelope import decode_envelope, encode_envelope
+from refold.wire.events import event_payload
+from refold.wire.snapshot import encode_snapshot
+
+from .build import SESSION, TENANT, Inbox, call, event, intended, message, outcome, result, step, text
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "session_history.json"
+
+Item = tuple[tuple[str, dict[str, Any]], dict[str, Any]]
+
+
+def play(inbox: Inbox, value: bytes, append_ms: int) -> tuple[str, str, str]:
+    """One record: its ruling, and digests of the journal so far and of the state."""
+    ruling = inbox.put(value, append_ms)
+    journal = hashlib.sha256(b"".join(inbox.journal)).hexdigest()
+    state = encode_snapshot(inbox.session) if inbox.session.exists else b""
+    shown = (
+        repr(ruling)
+        if isinstance(ruling, Accepted)
+        else repr(ruling).split(":")[0] + ")" * (":" in repr(ruling))
+    )
+    return shown, journal, hashlib.sha256(state).hexdigest()
+
+
+def script() -> Iterator[Item]:
+    """Every implemented type, every kind of ruling, branches, a summary, trimming, elision, a quarantine."""
+
+    def plain(item: tuple[str, dict[str, Any]], **fields: Any) -> Item:
+        return item, fields
+
+    def stamped(counter: int, item: tuple[str, dict[str, Any]], **fields: Any) -> Item:
+        stamp = {"producer_id": "chat-backend-1", "producer_epoch": 7, "producer_counter": counter}
+        return item, {**stamp, **fields}
+
+    link = SessionLink("child", "parent-1", 42, "run1/step2/c3/1")
+    yield plain(
+        event(
+            "SessionOpened", agent="support", config_json='{"model":"m-1","temperature":0}', window_messages=8
+        ),
+        link=link,
+    )
+    yield plain(event("SessionConfigured", window_bytes=65_536))
+    yield stamped(1, message("s1", "system", "Be brief. 短く。"))
+    yield stamped(
+        2,
+        message("u1", content="Refund order 17, please"),
+        actor=Actor("user", "anna", "Anna"),
+        subject="anna",
+    )
+    yield stamped(2, message("u1", content="Refund order 17, please"))
+    yield stamped(
+        3,
+        message(
+            "a1",
+            "assistant",
+            [
+                text("Looking."),
+                call("call_0", "find_order", '{"id":17}', "op-1"),
+                call("call_1", "policy", '{"cut": '),
+            ],
+            model="m-1",
+            provider="local",
+            finish_reason="tool_calls",
+            usage={"input": 12, "output": 9, "cached": 0, "reasoning": 3},
+        ),
+    )
+    yield stamped(4, intended("op-1", "call_0", "find_order", arguments='{"id":17}', effect="read"))
+    yield stamped(5, step("ToolCallStarted", "op-1"))
+    yield stamped(6, outcome("op-1", "call_0", '{"total": 30}', summary="30 EUR"))
+    yield stamped(7, message("t1", "tool", [result("call_1", "No policy found", is_error=True)]))
+    yield stamped(8, message("a2", "assistant", "Refund 30 EUR?", parent_id="t1"))
+    yield plain(message("u2", content="yes"))
+    yield plain(message("u2", content="no"))
+    yield plain(
+        intended("op-2", None, "refund", arguments='{"total":30}', effect="write", approval_required=True)
+    )
+    yield plain(step("ToolCallStarted", "op-2"))
+    yield plain(step("ToolCallApprovalRequested", "op-2"))
+    yield plain(step("ToolCallApproved", "op-2", by="boss"))
+    yield plain(step("ToolCallStarted", "op-2", attempt=1, fencing=5))
+    yield plain(step("ToolCallOutcomeUnknown", "op-2", reason="timeout"))
+    yield plain(outcome("op-2", failed=True))
+    yield plain(outcome("op-2", failed=True, reconciled=True, error="never arrived"))
+    yield plain(intended("op-3", None, "refund"))
+    yield plain(step("ToolCallDenied", "op-3", reason="limit"))
+    yield plain(outcome("op-9", None, "early bird"))
+    yield plain(event("FactSet", name="order", value='{"id":17,"total":30}'))
+    yield plain(event("FactSet", name="gone", value="1"))
+    yield plain(event("FactRemoved", name="gone"))
+    yield plain(message("a3", "assistant", "It failed."))
+    yield plain(message("a3'", "assistant", "It did not go through.", parent_id="u2"))
+    yield plain(message("u3", content="x" * 40_000))
+    yield plain(event("BranchSwitched", head_message_id="a3"))
+    yield plain(event("BranchSwitched", head_message_id="u3"))
+    yield plain(message("a4", "assistant", "Too long."))
+    for turn in range(5, 9):
+        yield plain(message(f"u{turn}"))
+        yield plain(message(f"a{turn}", "assistant"))
+    yield plain(
+        event("ContextSummarized", text="Order 17: refund failed.", through_message_id="a6", model="m-1")
+    )
+    yield plain(event("SourceRecordKept", source="test", index=1, record=b"{}"))
+    yield plain(("TokensCounted", {}), payload=b"\x00 not for us")
+    yield plain(event("SessionClosed", reason="done"))
+    yield plain(message("u9"))
+    yield plain(event("SessionReopened"))
+    yield plain(message("u9"), event_id="u9 again", expected_seq=3)
+    yield plain(event("SessionQuarantined", code="InvariantViolation", reason="S2", partition=3, offset=1))
+    yield stamped(9, message("u10"))
+    yield plain(event("SessionReleased", by="sre"))
+    yield stamped(9, message("u10"), origin=InboxOrigin("refold.rejected", 3, 9, 1_760_000_000_000, 0, True))
+    yield plain(event("SessionReleaseFinished", accepted=1))
+    yield plain(message("u11", content=""))
+    yield plain(event("SessionDeleted"))
+    yield plain(message("u1", content="a new beginning"))
+
+
+def write(path: Path) -> None:
+    inbox = Inbox(initial(TENANT, SESSION))
+    inbox.check = False
+    records = []
+    for number, ((type_name, fields), extra) in enumerate(script()):
+        payload = extra.pop("payload", None)
+        env = inbox.envelope(
+            type_name,
+            fields,
+            payload=event_payload(type_name, fields) if payload is None else payload,
+            event_id=extra.pop("event_id", f"golden-{number}"),
+            **extra,
+        )
+        value = encode_envelope(env)
+        assert decode_envelope(value).raw == encode_body("refold.Envelope", _record(value))
+        append_ms = inbox.clock
+        ruling, journal, state = play(inbox, value, append_ms)
+        records.append(
+            {
+                "value": value.hex(),
+                "append_ms": append_ms,
+                "ruling": ruling,
+                "journal": journal,
+                "state": state,
+            }
+        )
+    path.parent.mkdir(exist_ok=True)
+    body = ",\n".join(json.dumps(r) for r in records)
+    path.write_text(f'{{"format": 1, "records": [\n{body}\n]}}\n', encoding="utf-8")
+
+
+def _record(value: bytes) -> dict[str, Any]:
+    from refold.wire.codec import decode
+
+    return decode(value).record
+
+
+if __name__ == "__main__":
+    write(GOLDEN)
+    sys.stdout.write(f"{GOLDEN.name} written\n")
