@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from refold.formats.extra import RAW, raw_of, unpack
 from refold.formats.sources import NewEvent, Reading, SourceSession, detect
 from refold.wire.codec import decode
 from refold.wire.events import event_payload
@@ -70,6 +71,21 @@ def through_bytes(event: NewEvent) -> dict[str, Any]:
 
 def body_through_bytes(body: Mapping[str, Any]) -> dict[str, Any]:
     return through_bytes(NewEvent("MessageAppended", dict(body), "e"))["payload"]
+
+
+def kept_whole(body: Mapping[str, Any]) -> list[str]:
+    """What of a body is kept as the whole source object beside its fields:
+
+    allowed, but not for known shapes.
+    """
+    found = ["message"] if RAW in unpack(body["extra"])[1] else []
+    pending = list(body["content"])
+    while pending:
+        item = pending.pop()
+        pending.extend(item.content)
+        if raw_of(item) is not None:
+            found.append(item.type)
+    return found
 
 
 def snapshot(

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from refold.errors import InvalidRecord
 from refold.formats import anthropic
-from refold.formats.extra import RAW, unpack
 from refold.formats.jsonio import first_difference
 
-from .support import body_through_bytes, json_values, objects, texts
+from .support import body_through_bytes, json_values, kept_whole, objects, texts
 
 SEARCH = {
     "type": "web_search_tool_result",
@@ -186,6 +185,10 @@ MESSAGES: dict[str, dict[str, Any]] = {
 }
 
 
+#: In every golden message: a citation of a kind nobody knows yet, kept whole beside what could be read of it.
+KEPT_WHOLE = {"citation"}
+
+
 def _round_trip(message: dict[str, Any]) -> Any:
     return anthropic.message_out(body_through_bytes(anthropic.message_in(message, message_id="m")))
 
@@ -203,7 +206,7 @@ def test_golden_blocks_come_back(name: str, role: str) -> None:
         message = {"role": role, "content": content}
         assert first_difference(message, _round_trip(message)) is None
         body = anthropic.message_in(message, message_id="m")
-        assert RAW not in unpack(body["extra"])[1]
+        assert set(kept_whole(body)) <= KEPT_WHOLE
 
 
 def test_a_response_fills_the_typed_fields() -> None:

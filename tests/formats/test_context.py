@@ -142,6 +142,19 @@ def test_orphans_are_left_out_and_early_results_join() -> None:
     assert [m["content"] for m in messages if m["role"] == "tool"] == ["early"]
 
 
+def test_a_tool_message_without_a_result_says_nothing() -> None:
+    """T3:
+
+    words of a tool that nobody called are no user's words; beside a result they are (Anthropic's user
+    turn).
+    """
+    stray = _said("tool", [text("stray")], "r0")
+    beside = _said("tool", [tool_result("c1", [text("ok")]), text("and hurry")], "r1")
+    messages, request = _both(_user(), stray, _asks("c1"), beside)
+    assert "stray" not in str(messages) + str(request)
+    assert [(m["role"], m["content"]) for m in messages[2:]] == [("tool", "ok"), ("user", "and hurry")]
+
+
 def test_a_second_result_for_one_call_is_left_out() -> None:
     """T3: the first one stands."""
     messages, _ = _both(_user(), _asks("c1"), _answers("c1", "first", "r1"), _answers("c1", "again", "r2"))
