@@ -62,7 +62,7 @@ async def run_demo(stack: Stack, *, sessions: int | None, seconds: float, say: S
             return tuple(sorted(p for p, name in found.items() if name == worker))
 
         began = time.monotonic()
-        reaper = Reaper(watch, owned, session_timeout_s=SESSION_TIMEOUT_MS / 1000, started=began)
+        reaper = Reaper(watch, owned, stack.fleet, session_timeout_s=SESSION_TIMEOUT_MS / 1000, started=began)
         playing = asyncio.Event()
         playing.set()
         killer = asyncio.create_task(kill_workers(stack.fleet, reaper, control, playing, say))

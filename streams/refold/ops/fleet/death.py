@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from refold.ops.fleet.journalwatch import JournalWatch
-from refold.ops.fleet.worker import POLL_S, WorkerProcess
+from refold.ops.fleet.worker import POLL_S, Fleet, WorkerProcess
 
 #: Commit steps at which folded events are not yet committed.
 IN_FLIGHT_POINTS: Final = ("after_begin", "after_produce", "after_send_offsets", "in_commit")
@@ -70,12 +70,14 @@ class Reaper:
         self,
         watch: JournalWatch,
         owned: Callable[[str], tuple[int, ...]],
+        fleet: Fleet,
         *,
         session_timeout_s: float,
         started: float,
     ) -> None:
         self._watch = watch
         self._owned = owned
+        self._fleet = fleet
         self._session_timeout_s = session_timeout_s
         self._started = started
         self.deaths: list[Death] = []
@@ -104,6 +106,9 @@ class Reaper:
         worker.start()
         return death
 
+    async def _others_ready(self, worker: WorkerProcess) -> bool:
+        return any([await other.ready() for other in self._fleet.workers if other is not worker])
+
     def settle(self) -> None:
         """Fill in the recovery times known by now."""
         for death in self.deaths:
@@ -127,10 +132,10 @@ class Reaper:
         worker.signal(_SIGNALS[death.kind])
 
     async def _haunt(self, worker: WorkerProcess, death: Death) -> None:
-        """Wait until others have committed for its partitions, wake it, see that it finds itself fenced."""
+        """Wait until others own its partitions and serve them, wake it, see that it finds itself fenced."""
         deadline = time.monotonic() + self._session_timeout_s * 2 + ZOMBIE_EXTRA_S_MAX
         while time.monotonic() < deadline:
-            if self._watch.recovered_ms(death.ticket) is not None:
+            if not await asyncio.to_thread(self._owned, worker.name) and await self._others_ready(worker):
                 break
             await asyncio.sleep(POLL_S)
         before = _size(worker)

@@ -119,7 +119,7 @@ class _Run:
             await fleet.wait_ready()
             started = time.monotonic()
             reaper = Reaper(
-                watch, self._owned, session_timeout_s=plan.session_timeout_ms / 1000, started=started
+                watch, self._owned, fleet, session_timeout_s=plan.session_timeout_ms / 1000, started=started
             )
             traffic.start()
             await self._let_die(fleet, reaper, started)
@@ -144,6 +144,8 @@ class _Run:
             if time.monotonic() - started > self.plan.seconds:
                 break
             victim = await self._victim(fleet, chance.randrange(len(fleet.workers)), death)
+            if time.monotonic() - started > self.plan.seconds:
+                break
             death.worker = victim.name
             await reaper.carry_out(victim, death)
             step = f" at {death.point} holding {death.events} events" if death.point else ""

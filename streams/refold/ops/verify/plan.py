@@ -23,15 +23,14 @@ DECK: Final[tuple[tuple[DeathKind, str | None, bool], ...]] = (
     (DeathKind.KILL, None, False),
     (DeathKind.KILL, None, False),
     (DeathKind.TERM, None, False),
-    (DeathKind.ZOMBIE, "after_produce", False),
     (DeathKind.ZOMBIE, "after_send_offsets", False),
 )
 
 #: At the beginning of every schedule, whatever the seed: a minute must show each counter at work.
 OPENING: Final = (
     (DeathKind.KILL, "after_produce", False),
-    (DeathKind.ZOMBIE, "after_produce", False),
     (DeathKind.KILL, "after_send_offsets", False),
+    (DeathKind.ZOMBIE, "after_produce", False),
 )
 
 #: Deaths are at most this far from their evenly spaced time, as a fraction of the spacing.
