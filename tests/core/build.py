@@ -158,7 +158,7 @@ class Inbox:
 
 def clear_caches(session: Session) -> None:
     """Drop every encoded piece, so that the next encoding is made from the values."""
-    session.enc_head = session.enc_mid = session.enc_context = None
+    session.enc_head = session.enc_mid = session.enc_settings = session.enc_context = None
     session.enc_branches = session.enc_rest = session.enc_memory = None
     for held in session.held.values():
         held.enc = None

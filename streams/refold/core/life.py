@@ -156,6 +156,7 @@ def apply_configured(session: Session, seq: int, event: SessionOpened) -> None:
         session.window_bytes = settings.window_bytes
     if settings.hold_for_summary is not None:
         session.hold_for_summary = settings.hold_for_summary
+    session.enc_settings = None
     if type(event) is not SessionConfigured:
         session.opened_seq = seq
     session.enc_memory = None

@@ -134,6 +134,9 @@ def apply_message(session: Session, seq: int, time_ms: int, env: Envelope, event
         pass
     else:
         _place(session, message, event)
+    if session.aliases and session.aliases.pop(message.id, None) is not None:
+        # An id used again after it was forgotten is this message now.
+        session.enc_memory = None
     if message.turn_start and session.orphans:
         expire_orphans(session)
     if event.results:

@@ -250,6 +250,7 @@ class Session:
         "enc_memory",
         "enc_mid",
         "enc_rest",
+        "enc_settings",
         "event_ids",
         "facts",
         "facts_bytes",
@@ -360,10 +361,11 @@ class Session:
         self.event_ids = b""
         self.message_ids = b""
 
-        # Caches of the encoder: what never changes (two pieces); system and summary; branch messages; facts,
-        # config, tools, branches, link; what changes rarely of the engine part.
+        # Caches of the encoder: what never changes (two pieces); window settings; system and summary;
+        # branch messages; facts, config, tools, branches, link; what changes rarely of the engine part.
         self.enc_head: bytes | None = None
         self.enc_mid: bytes | None = None
+        self.enc_settings: bytes | None = None
         self.enc_context: bytes | None = None
         self.enc_branches: bytes | None = None
         self.enc_rest: bytes | None = None

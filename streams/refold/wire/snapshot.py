@@ -17,11 +17,12 @@ from refold.core.session import SNAPSHOT_VERSION, Message, Session, Summary
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.wire.codec import decode, encode_body, undecodable
 from refold.wire.parts import KINDS, NESTING_KINDS
-from refold.wire.pieces import END, NULL, SOME, Cursor, array, number, text
+from refold.wire.pieces import END, NULL, SOME, Cursor, array, boolean, number, text
 from refold.wire.schemas import registry
 from refold.wire.snapshot_engine import encode_engine, read_engine
 from refold.wire.snapshot_ledger import encode_rest, read_rest
 from refold.wire.snapshot_messages import encode_message, read_message
+from refold.wire.varint import LENGTHS
 
 SUBJECT: Final = "refold.SessionSnapshot"
 
@@ -62,7 +63,13 @@ def encode_snapshot(session: Session) -> bytes:
             )
     else:
         branches = END
+    settings = session.enc_settings
+    if settings is None:
+        settings = session.enc_settings = b"".join(
+            (number(session.window_messages), number(session.window_bytes), boolean(session.hold_for_summary))
+        )
     engine = encode_engine(session)
+    through = session.through
     value = b"".join(
         (
             head,
@@ -75,20 +82,18 @@ def encode_snapshot(session: Session) -> bytes:
             END,
             context,
             b"\x01" if session.summary_active else b"\x00",
-            number(session.through),
+            number(through) if through else END,
             b"\x01" if session.complete else b"\x00",
-            number(session.uncovered),
-            number(len(session.orphans)),
-            number(len(recent)),
+            number(session.uncovered) if session.uncovered else END,
+            LENGTHS[len(session.orphans)],
+            LENGTHS[len(recent)],
             *[m.enc or encode_message(m) for m in recent],
             END if recent else b"",
             branches,
             rest,
-            number(session.window_messages),
-            number(session.window_bytes),
-            b"\x01" if session.hold_for_summary else b"\x00",
+            settings,
             b"\x01" if session.overflow else b"\x00",
-            number(session.parked),
+            number(session.parked) if session.parked else END,
             number(len(engine)),
             engine,
         )

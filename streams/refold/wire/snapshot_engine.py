@@ -9,6 +9,7 @@ from __future__ import annotations
 from refold.core.results import orphan_cost
 from refold.core.session import Orphan, OrphanResult, Producer, Session, Status, Trunk
 from refold.wire.pieces import (
+    END,
     Cursor,
     array,
     boolean,
@@ -18,6 +19,7 @@ from refold.wire.pieces import (
     text,
 )
 from refold.wire.snapshot_messages import encode_message, read_message
+from refold.wire.varint import LENGTHS
 
 LAYOUT = 1
 
@@ -27,25 +29,25 @@ _LAYOUT_BYTES = number(LAYOUT)
 
 def encode_engine(session: Session) -> bytes:
     producers = session.producers
-    entries = b"".join([p.enc or _producer(name, p) for name, p in producers.items()])
     memory = session.enc_memory
     if memory is None:
         memory = session.enc_memory = _memory(session)
     event_ids = session.event_ids
     message_ids = session.message_ids
     trail = session.trail
+    # PRODUCERS_MAX and the trail are far below what LENGTHS covers; the rings are not.
     return b"".join(
         (
             _LAYOUT_BYTES,
-            number(len(producers)),
-            entries,
-            number(len(event_ids)),
+            LENGTHS[len(producers)],
+            *[p.enc or _producer(name, p) for name, p in producers.items()],
+            number(len(event_ids)) if event_ids else END,
             event_ids,
-            number(len(message_ids)),
+            number(len(message_ids)) if message_ids else END,
             message_ids,
-            number(len(trail)),
+            LENGTHS[len(trail)],
             trail,
-            text(session.trunk_id),
+            text(session.trunk_id) if session.trunk_id else END,
             memory,
         )
     )
