@@ -393,6 +393,7 @@ class Engine:
     def lost(self, partitions: Sequence[int]) -> None:
         """Polling thread; as :meth:`revoked`, after the group has given the partitions away."""
         self._log.warning("partitions_lost_fenced", partitions=list(partitions))
+        self._metrics.count("refold_fenced_total")
         self._settle(partitions, State.LOST)
 
     def _settle(self, partitions: Sequence[int], to: State) -> None:

@@ -266,7 +266,11 @@ async def _main(config: EngineConfig) -> int:
         if ending.done():
             ending.result()
             return 0
-    return _report(failure.result())
+    # At once: the polling thread is still a member and must not be given partitions on the way out.
+    code = _report(failure.result())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _report(error: BaseException) -> int:
