@@ -153,7 +153,7 @@ async def _originals(rf: Refold, chat: Session, wanted: set[Position]) -> dict[P
         first, _ = reader.end(topic, chat.partition)
         reader.sweep(topic, chat.partition, first, visit)
 
-    await connection.readers.run(read)
+    await connection.readers.scan(read)
     return found
 
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from refold.client.limits import BULK_RECORDS, READ_STALL_S
 from refold.client.positions import Position
-from refold.client.reader import POLL_S, consumer_config, read_failure
+from refold.client.reader import HARMLESS, POLL_S, consumer_config, read_failure
 from refold.errors import NotFound, TransientError
 
 #: Per partition and fetch. 1 MiB: a state record is below it by contract, and librdkafka's own default.
@@ -126,7 +126,7 @@ class TopicReader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 # Its offset counts transaction markers, which no record shows.
                 self._passed(_partition(message), _offset(message))
-            else:
+            elif error.code() not in HARMLESS:
                 raise read_failure(error, self._topic)
         if messages:
             self._progress_at = time.monotonic()

@@ -35,7 +35,7 @@ class Fallback:
         committed = await self._directory.committed(delivery.partition)
         if committed is None or committed <= delivery.offset:
             return None
-        return await self._pool.run(lambda reader: self._look_up(reader, delivery))
+        return await self._pool.scan(lambda reader: self._look_up(reader, delivery))
 
     def _look_up(self, reader: Reader, delivery: Delivery) -> RulingLine:
         partition, offset = delivery.partition, delivery.offset
@@ -81,7 +81,7 @@ class Fallback:
 
     async def snapshot(self, partition: int, key: bytes) -> bytes | None:
         """The newest committed state record of a key: reads the whole partition of the state topic."""
-        return await self._pool.run(lambda reader: self._newest(reader, partition, key))
+        return await self._pool.scan(lambda reader: self._newest(reader, partition, key))
 
     def _newest(self, reader: Reader, partition: int, key: bytes) -> bytes | None:
         newest: bytes | None = None

@@ -7,16 +7,17 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from confluent_kafka import Message
 
 from refold.client.connection import Connection
 from refold.client.events import SessionEvent, event_of
-from refold.client.limits import HISTORY_PAGE_EVENTS
+from refold.client.limits import HISTORY_PAGE_EVENTS, SEEKS_SPLIT
 from refold.client.owners import NoOwnerAnswers
-from refold.client.reader import Reader
+from refold.client.reader import Reader, sweeps
 from refold.errors import InvariantViolation
 
 #: Events collected per step of a scan, which bounds the memory of a scan over a long session.
@@ -37,7 +38,7 @@ async def session_events(
                 partition, tenant, session, after=after, limit=page, timeout_s=connection.request_timeout_s
             )
         except NoOwnerAnswers:
-            start = await connection.readers.run(lambda reader: _life_start(reader, journal, partition, key))
+            start = await connection.readers.scan(lambda reader: _life_start(reader, journal, partition, key))
             if start is not None:
                 async for event in _scan(connection, partition, start, key, after, None, remaining):
                     yield event
@@ -62,9 +63,17 @@ async def session_events(
 async def _at(connection: Connection, topic: str, partition: int, offsets: list[int]) -> list[SessionEvent]:
     if not offsets:
         return []
-    return await connection.readers.run(
-        lambda reader: [event_of(message) for message in reader.at(topic, partition, offsets)]
-    )
+    ranges = sweeps(offsets)
+    cut = len(offsets)
+    if len(ranges) >= SEEKS_SPLIT:
+        cut = offsets.index(ranges[len(ranges) // 2][0])
+
+    def read(half: list[int]) -> Callable[[Reader], list[SessionEvent]]:
+        return lambda reader: [event_of(message) for message in reader.at(topic, partition, half)]
+
+    halves = [half for half in (offsets[:cut], offsets[cut:]) if half]
+    found = await asyncio.gather(*(connection.readers.run(read(half)) for half in halves))
+    return [event for half in found for event in half]
 
 
 def _life_start(reader: Reader, journal: str, partition: int, key: bytes) -> int | None:
@@ -111,11 +120,9 @@ async def _scan(
     while True:
         collect = SCAN_EVENTS if remaining < 0 else min(remaining, SCAN_EVENTS)
         scan = _Scan(key, after, upto, collect)
-        await connection.readers.run(
-            lambda reader, scan=scan, at=start: reader.sweep(  # type: ignore[misc]
-                connection.names.journal, partition, at, scan.visit
-            )
-        )
+        # With a known last seq the events lie close together, right behind the index's end.
+        run = connection.readers.scan if upto is None else connection.readers.run
+        await run(scan.reading(connection.names.journal, partition, start))
         for event in scan.found:
             yield event
             after = event.seq
@@ -136,6 +143,9 @@ class _Scan:
         self._after = after
         self._upto = upto
         self._events_max = events_max
+
+    def reading(self, topic: str, partition: int, start: int) -> Callable[[Reader], None]:
+        return lambda reader: reader.sweep(topic, partition, start, self.visit)
 
     def visit(self, message: Message) -> bool:
         if message.key() != self._key:

@@ -19,6 +19,7 @@ from refold.client.limits import (
     BULK_RECORDS,
     IDLE_READERS_MAX,
     READ_STALL_S,
+    SCAN_FETCH_BYTES,
     SEEK_FETCH_BYTES,
     SWEEP_GAP_RECORDS_MAX,
 )
@@ -38,6 +39,11 @@ POLL_S: Final = 0.1
 
 #: How long the broker may hold a fetch at the log's end. Short: a held fetch also holds the next seek.
 FETCH_WAIT_MS: Final = 10
+
+
+#: Not about the topic: the end of a partition, and the coordinator of the group that is never used.
+#: librdkafka looks for it all the same, and a reader has no rights on such a group.
+HARMLESS: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})
 
 
 def consumer_config(base: dict[str, Any], *, fetch_bytes: int, fetch_wait_ms: int) -> dict[str, Any]:
@@ -84,9 +90,9 @@ def sweeps(offsets: Sequence[int], gap_max: int = SWEEP_GAP_RECORDS_MAX) -> list
 class Reader:
     """One consumer. Blocking; not for two threads at once."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], fetch_bytes: int = SEEK_FETCH_BYTES) -> None:
         self._consumer = Consumer(
-            consumer_config(config, fetch_bytes=SEEK_FETCH_BYTES, fetch_wait_ms=FETCH_WAIT_MS)
+            consumer_config(config, fetch_bytes=fetch_bytes, fetch_wait_ms=FETCH_WAIT_MS)
         )
 
     def close(self) -> None:
@@ -124,8 +130,13 @@ class Reader:
                 found.append(message)
             return True
 
-        for first, last in sweeps(offsets):
-            self.sweep(topic, partition, first, take, last=last)
+        try:
+            for first, last in sweeps(offsets):
+                # No unassign in between: it costs a round through librdkafka's threads per seek.
+                self._consumer.assign([TopicPartition(topic, partition, first)])
+                self._sweep(topic, partition, take, last)
+        finally:
+            self._consumer.unassign()
         if len(found) != len(wanted):
             have = {message.offset() for message in found}
             missing = min(wanted - have)
@@ -162,7 +173,7 @@ class Reader:
             for message in messages:
                 error = message.error()
                 if error is not None:
-                    if error.code() != KafkaError._PARTITION_EOF:
+                    if error.code() not in HARMLESS:
                         raise read_failure(error, topic)
                     if last is None or (message.offset() or 0) > last:
                         return
@@ -199,6 +210,17 @@ class ReaderPool:
     async def run(self, work: Callable[[Reader], T]) -> T:
         """Run blocking work with a reader of its own. A reader that failed is not used again."""
         return await asyncio.to_thread(self._run, work)
+
+    async def scan(self, work: Callable[[Reader], T]) -> T:
+        """The same for work that reads most of a partition: a reader with large fetches, made for it."""
+        return await asyncio.to_thread(self._scan, work)
+
+    def _scan(self, work: Callable[[Reader], T]) -> T:
+        reader = Reader(self._config, SCAN_FETCH_BYTES)
+        try:
+            return work(reader)
+        finally:
+            reader.close()
 
     def _run(self, work: Callable[[Reader], T]) -> T:
         try:

@@ -10,6 +10,7 @@ This module knows nothing of sessions. Order per session is kept by :mod:`refold
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,10 +51,11 @@ class Sender:
 
     def __init__(self, config: dict[str, Any], delivery_timeout_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._producer = Producer({**config, **PRODUCER_CONFIG, "delivery.timeout.ms": delivery_timeout_ms})
         self._slots = asyncio.Semaphore(IN_FLIGHT_EVENTS_MAX)
-        self._reports: list[_Report] = []
+        self._reports: list[tuple[asyncio.Future[Delivery], Delivery | tuple[KafkaError, str]]] = []
         self._stopping = threading.Event()
+        self._fatal: KafkaError | None = None
+        self._producer = Producer({**config, **PRODUCER_CONFIG, "delivery.timeout.ms": delivery_timeout_ms})
         self._thread = threading.Thread(target=self._poll_forever, name="refold-delivery", daemon=True)
         self._thread.start()
 
@@ -73,7 +75,9 @@ class Sender:
                     on_delivery=partial(self._delivered, future),
                 )
             except (KafkaException, BufferError) as error:
-                raise _local_failure(error, topic, len(value)) from None
+                raise _local_failure(
+                    error if self._fatal is None else KafkaException(self._fatal), topic, len(value)
+                ) from None
             return await future
 
     async def partition_count(self, topic: str, timeout_s: float) -> int:
@@ -83,6 +87,11 @@ class Sender:
         except KafkaException as error:
             raise _cluster_failure(error.args[0]) from None
         found = metadata.topics[topic]
+        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise PermissionDenied(
+                f"Kafka refuses to let this principal see {topic!r}: grant DESCRIBE on it "
+                "(`refold topology render acls` prints the rules of each role)"
+            )
         if found.error is not None or not found.partitions:
             raise ConfigError(
                 f"topic {topic!r} does not exist on this cluster: run `refold topology apply`, "
@@ -102,9 +111,16 @@ class Sender:
 
     def _poll_forever(self) -> None:
         while not self._stopping.is_set():
-            self._producer.poll(POLL_S)
+            try:
+                self._producer.poll(POLL_S)
+            except KafkaException as error:
+                # Fatal: a principal without WRITE gets no producer id. librdkafka purges the queue then; the
+                # purged events and all later ones are told this reason.
+                self._fatal = error.args[0]
+                self._stopping.wait(POLL_S)
             self._hand_over()
-        self._producer.poll(0)
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(0)
         self._hand_over()
 
     def _delivered(
@@ -115,12 +131,20 @@ class Sender:
             # Neither is None in a delivery report without an error.
             self._reports.append((future, Delivery(message.partition() or 0, message.offset() or 0, time_ms)))
         else:
-            self._reports.append((future, _delivery_failure(error, message.topic() or "")))
+            self._reports.append((future, (error, message.topic() or "")))
 
     def _hand_over(self) -> None:
         if not self._reports:
             return
-        reports, self._reports = self._reports, []
+        told, self._reports = self._reports, []
+        # Failures become errors only now: the poll that reported them may have raised the reason after them.
+        reports: list[_Report] = [
+            (
+                future,
+                said if isinstance(said, Delivery) else _delivery_failure(self._fatal or said[0], said[1]),
+            )
+            for future, said in told
+        ]
         try:
             self._loop.call_soon_threadsafe(_resolve, reports)
         except RuntimeError:
