@@ -161,5 +161,8 @@ async def test_the_rendered_rules_are_enough_for_worker_producer_and_reader(
             async with aclosing(reader.states(follow=False)) as states:
                 found = [change.session async for change in states]
             assert found == ["s-1"]
+            state = await reader.session("s-1").state()
+            assert state is not None
+            assert state.seq == 1
             with pytest.raises(PermissionDenied):
                 await reader.session("s-1").append("not allowed")

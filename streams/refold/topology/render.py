@@ -58,6 +58,7 @@ def _acls_of(topology: Topology, role: str, principal: str) -> Iterator[str]:
         operations = [
             *(["Read"] if role in topic.consumers else []),
             *(["Write"] if role in topic.producers else []),
+            *(["Describe"] if role in topic.observers else []),
         ]
         operations += list(spec.topic_admin)
         if operations:

@@ -37,6 +37,7 @@ class TopicSpec(_Spec):
     headers: tuple[str, ...] = ()
     producers: Annotated[tuple[str, ...], Field(min_length=1)]
     consumers: Annotated[tuple[str, ...], Field(min_length=1)]
+    observers: tuple[str, ...] = ()
     promises: Promises | None = None
     config: dict[str, str]
     examples: tuple[str, ...] = ()

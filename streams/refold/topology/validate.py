@@ -171,7 +171,7 @@ def _roles(topology: Topology) -> Iterator[Problem]:
     """V8: producers and consumers are roles that exist; the worker alone writes what it decides."""
     roles = topology.participants.roles
     for topic in topology.topics:
-        for role in (*topic.producers, *topic.consumers):
+        for role in (*topic.producers, *topic.consumers, *topic.observers):
             if role not in roles:
                 yield Problem("V8-roles", topic.name, f"{role!r} is no role of topology/groups.yaml")
         if topic.name != "inbox" and topic.producers != ("worker",):
