@@ -16,7 +16,14 @@ from refold.api import handlers, rulingstream
 from refold.api.rulingstream import RulingStream
 from refold.api.server import OwnerServer
 from refold.api.view import HistoryAnswer, OwnerView, RulingLine, WorkerHealth
+from refold.core.envelope import Envelope
+from refold.core.evolve import evolve
+from refold.core.session import initial
 from refold.errors import ConfigError, UnavailableError
+from refold.wire.codec import encode
+from refold.wire.events import decode_event
+from refold.wire.parts import generic, to_wire
+from refold.wire.snapshot import encode_snapshot
 
 KEY = b"t/s"
 Get = Callable[..., "AbstractAsyncContextManager[aiohttp.ClientResponse]"]
@@ -278,3 +285,22 @@ async def test_an_error_inside_is_internal_and_tells_nothing() -> None:
         assert answer.status == 500
         assert "secret" not in body
         assert json.loads(body)["code"] == "internal"
+
+
+async def test_json_is_the_public_part() -> None:
+    """Goal: without Avro one reads the same fields; bytes are base64, the engine part is left out."""
+    session = initial("t", "s")
+    body = {"message_id": "m1", "role": "user", "content": [to_wire(generic("x", b"[1]"))]}
+    env = Envelope("e1", "t", "s", "MessageAppended", payload=encode("refold.event.MessageAppended", body))
+    evolve(session, 1, 1000, 2, 40, env, decode_event(env))
+    view = FakeView()
+    view.snapshots[KEY] = (1, encode_snapshot(session))
+    async with serving(view) as (_, get):
+        async with get("/v1/sessions/t/s", headers={"Accept": "application/json"}) as answer:
+            assert (answer.status, answer.content_type) == (200, "application/json")
+            found = json.loads(await answer.read())
+    assert (found["session_id"], found["seq"], found["created_at_ms"]) == ("s", 1, 1000)
+    assert "engine" not in found
+    [message] = found["context"]["recent_messages"]
+    assert message["message_id"] == "m1"
+    assert "base64" in json.dumps(message["content"])
