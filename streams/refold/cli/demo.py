@@ -33,7 +33,7 @@ def demo(
     sessions: Annotated[
         int | None, typer.Option(min=1, max=200, help="Conversations. Default: all 200.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=10, help="How long they are spread over.")] = 80.0,
+    seconds: Annotated[float, typer.Option(min=10, help="How long they are spread over.")] = 90.0,
     workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = 2,
     bootstrap: Annotated[
         str | None,

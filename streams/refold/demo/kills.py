@@ -12,7 +12,7 @@ from refold.demo.controlled import Control
 from refold.ops.fleet import Death, DeathKind, Fleet, Reaper, WorkerProcess
 
 #: Quiet before the first death, so that its recovery restores something.
-FIRST_S: Final = 6.0
+FIRST_S: Final = 5.0
 #: From one death to the next. A restart takes about 3 s, a take-over the session time-out and 2 s more. The
 #: control needs about 6 s (its dead member's session) and commits 5 s after it began: a shorter spacing would
 #: never let it commit, which would be rigged.

@@ -90,7 +90,7 @@ class Player:
         await self._message(f"{turn_id}/answer", {"role": "assistant", "content": answer})
 
     async def _call(self, operation: str, asked_by: str, index: int, call: Call) -> str:
-        session = self._session
+        session, said = self._session, f"{operation}/result"
         await self._note(
             session.tool_intended(
                 operation, call.tool, call.arguments, call_id=operation, asked_by=asked_by, index=index
@@ -103,9 +103,13 @@ class Player:
             result = self._simulators.run(call)
         except ToolError as err:
             result = str(err)
-            await self._note(session.tool_failed(operation, result, call_id=operation))
+            await self._note(
+                session.tool_failed(operation, result, call_id=operation, result_message_id=said)
+            )
         else:
-            await self._note(session.tool_completed(operation, result, call_id=operation))
+            await self._note(
+                session.tool_completed(operation, result, call_id=operation, result_message_id=said)
+            )
         self._transcript.append({"role": "tool", "tool_call_id": operation, "content": result})
         return result
 
