@@ -1,3 +1,8 @@
-"""refold.formats"""
+"""Providers' message formats, sources of recorded conversations, and contexts.
+
+``openai``, ``openai_responses``, ``anthropic``, ``otel``: a provider's message <-> a message body, lossless.
+``context``, ``validate``: what a model is shown of a session, and the providers' rules it keeps.
+``sources``, ``export``, ``counts``: recorded files to events and back.
+"""
 
 from __future__ import annotations

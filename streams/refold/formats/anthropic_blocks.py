@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from refold.formats.extra import Hints, checked, pack, plain, put, raw_of, take, take_int, unpack
+from refold.formats.anthropic_citations import citation_in, citation_out
+from refold.formats.anthropic_media import media_in, media_out
+from refold.formats.extra import Hints, checked, pack, plain, put, raw_of, take, unpack
 from refold.formats.jsonio import dumps, dumps_text, loads, same
 from refold.formats.parts import (
     Part,
-    decode_base64,
-    encode_base64,
     generic,
     part,
     text,
@@ -23,13 +23,6 @@ from refold.formats.parts import (
     tool_result,
 )
 
-#: Ranges of the kinds of citation: (start, end) keys.
-_RANGES: Final = {
-    "char_location": ("start_char_index", "end_char_index"),
-    "page_location": ("start_page_number", "end_page_number"),
-    "content_block_location": ("start_block_index", "end_block_index"),
-    "search_result_location": ("start_block_index", "end_block_index"),
-}
 _PROVIDER_CALLS: Final = ("server_tool_use", "mcp_tool_use")
 _PROVIDER_RESULT: Final = "_tool_result"
 
@@ -43,7 +36,7 @@ def blocks_out(parts: Iterable[Part]) -> list[Any]:
     made: list[Any] = []
     for item in parts:
         if item.type == "citation" and made and isinstance(made[-1], dict) and made[-1].get("type") == "text":
-            made[-1].setdefault("citations", []).append(_citation_out(item))
+            made[-1].setdefault("citations", []).append(citation_out(item))
         else:
             made.append(_block_out(item))
     return made
@@ -88,7 +81,7 @@ def _text_in(block: dict[str, Any]) -> list[Part]:
     cited = rest.get("citations")
     citations = []
     if isinstance(cited, list) and cited:
-        citations = [_citation_in(item) for item in rest.pop("citations")]
+        citations = [citation_in(item) for item in rest.pop("citations")]
     made = [text(body, pack(rest)), *citations]
     if same(blocks_out(made), [block]):
         return made
@@ -98,47 +91,6 @@ def _text_in(block: dict[str, Any]) -> list[Part]:
 def _text_out(item: Part) -> dict[str, Any]:
     rest, _ = unpack(item.fields.get("extra"))
     return {"type": "text", "text": item.text or "", **rest}
-
-
-def _citation_in(item: Any) -> Part:
-    if not isinstance(item, dict) or not isinstance(item.get("type"), str):
-        return part("citation", None, {"extra": pack({}, {"raw": item})})
-    rest = _rest(item)
-    kind = item["type"]
-    start, end = _RANGES.get(kind, ("", ""))
-    title = "title" if "title" in rest else "document_title"
-    address = "url" if "url" in rest else "source"
-    made = part(
-        "citation",
-        take(rest, "cited_text", str),
-        {
-            "kind": kind,
-            "source": take(rest, title, str),
-            "uri": take(rest, address, str),
-            "document_index": take_int(rest, "document_index", bits=32),
-            "start": take_int(rest, start),
-            "end": take_int(rest, end),
-            "extra": pack(rest, {"title": title, "address": address}),
-        },
-    )
-    return checked(item, made, _citation_out)
-
-
-def _citation_out(item: Part) -> Any:
-    raw = raw_of(item)
-    if raw is not None:
-        return raw
-    rest, hints = unpack(item.fields.get("extra"))
-    kind = item.fields.get("kind")
-    start, end = _RANGES.get(kind or "", ("start", "end"))
-    made: dict[str, Any] = {"type": kind}
-    put(made, "cited_text", item.text)
-    put(made, hints.get("title", "title"), item.fields.get("source"))
-    put(made, hints.get("address", "url"), item.fields.get("uri"))
-    put(made, "document_index", item.fields.get("document_index"))
-    put(made, start, item.fields.get("start"))
-    put(made, end, item.fields.get("end"))
-    return {**made, **rest}
 
 
 # ---- reasoning -----------------------------------------------------------------------------------------
@@ -327,56 +279,6 @@ def _provider_result_out(item: Part) -> dict[str, Any]:
     return {**made, **rest}
 
 
-# ---- media ---------------------------------------------------------------------------------------------
-
-
-def _media_in(block: dict[str, Any]) -> Part | None:
-    rest = _rest(block)
-    source = rest.get("source")
-    if not isinstance(source, dict):
-        return None
-    source = dict(rest.pop("source"))
-    hints: Hints = {}
-    kind = take(source, "type", str)
-    fields: dict[str, Any] = {"media_type": take(source, "media_type", str)}
-    if kind == "base64" and isinstance(source.get("data"), str):
-        data = decode_base64(source["data"])
-        if data is not None:
-            del source["data"]
-            fields["data"] = data
-    elif kind == "url":
-        fields["url"] = take(source, "url", str)
-    elif kind == "file":
-        fields["file_id"] = take(source, "file_id", str)
-    if kind != _source_kind(fields):
-        hints["source"] = kind
-    if source:
-        rest["source"] = source
-    if block["type"] == "document":
-        fields["title"] = take(rest, "title", str)
-    return part("image" if block["type"] == "image" else "file", None, {**fields, "extra": pack(rest, hints)})
-
-
-def _source_kind(fields: dict[str, Any]) -> str:
-    if fields.get("data") is not None:
-        return "base64"
-    return "url" if fields.get("url") is not None else "file"
-
-
-def _media_out(item: Part) -> dict[str, Any]:
-    rest, hints = unpack(item.fields.get("extra"))
-    source = dict(rest.pop("source", {}))
-    put(source, "type", hints["source"] if "source" in hints else _source_kind(dict(item.fields)))
-    put(source, "media_type", item.fields.get("media_type"))
-    data = item.fields.get("data")
-    put(source, "data", None if data is None else encode_base64(data))
-    put(source, "url", item.fields.get("url"))
-    put(source, "file_id", item.fields.get("file_id"))
-    made: dict[str, Any] = {"type": "image" if item.type == "image" else "document", "source": source}
-    put(made, "title", item.fields.get("title"))
-    return {**made, **rest}
-
-
 def _compaction_in(block: dict[str, Any]) -> Part | None:
     rest = _rest(block)
     said = take(rest, "content", str)
@@ -400,20 +302,20 @@ _READERS: Final = {
     "redacted_thinking": _redacted_in,
     "tool_use": _tool_use_in,
     "tool_result": _tool_result_in,
-    "image": _media_in,
-    "document": _media_in,
+    "image": media_in,
+    "document": media_in,
     "compaction": _compaction_in,
 }
 _WRITERS: Final = {
     "text": _text_out,
-    "citation": _citation_out,
+    "citation": citation_out,
     "reasoning": _reasoning_out,
     "tool_call": _tool_use_out,
     "tool_result": _tool_result_out,
     "provider_tool_call": _provider_call_out,
     "provider_tool_result": _provider_result_out,
-    "image": _media_out,
-    "file": _media_out,
+    "image": media_out,
+    "file": media_out,
     "compaction": _compaction_out,
     "generic": _generic_out,
 }
