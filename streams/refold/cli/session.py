@@ -356,19 +356,16 @@ def _short(text: str) -> str:
 
 
 def _content(message: Any) -> str:
-    from refold.wire.parts import Part, from_wire
-
+    """One line of a message in the public shape of a snapshot, where a part's ``data`` is decoded already."""
     if message["elided"]:
         return f"({message['elided']['length']} bytes, in the journal at seq {message['seq']})"
-    shown = []
-    for item in message["content"]:
-        part = item if isinstance(item, Part) else from_wire(item)
-        fields = part.fields
-        if part.type == "tool_call":
-            shown.append(f"{fields['name']}({fields['arguments']})")
-        elif part.type == "tool_result":
-            inner = " ".join(piece.text or f"[{piece.type}]" for piece in part.content)
-            shown.append(f"{fields['call_id']} -> {inner}")
-        else:
-            shown.append(part.text if part.text is not None else f"[{part.type}]")
-    return _short(" ".join(shown))
+    return _short(" ".join(_part(part) for part in message["content"]))
+
+
+def _part(part: Any) -> str:
+    data = part["data"]
+    if part["type"] == "tool_call" and isinstance(data, dict):
+        return f"{data['name']}({data['arguments']})"
+    if part["type"] == "tool_result" and isinstance(data, dict):
+        return f"{data['call_id']} -> {' '.join(_part(inner) for inner in data['content'])}"
+    return part["text"] if part["text"] is not None else f"[{part['type']}]"
