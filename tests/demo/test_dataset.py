@@ -54,18 +54,26 @@ def test_an_unknown_tool_fails_and_is_still_in_the_ledger() -> None:
 
 
 def test_a_call_becomes_json() -> None:
-    call = parse_call("sort('final.pdf', reverse=True, limit=2.5, tags=['a'])")
+    call = parse_call(
+        "sort('final.pdf', reverse=True, limit=2.5, tags=['a'])", {"sort": ("file_name", "reverse")}
+    )
     assert call.tool == "sort"
-    assert json.loads(call.arguments) == {"": ["final.pdf"], "reverse": True, "limit": 2.5, "tags": ["a"]}
+    assert json.loads(call.arguments) == {
+        "file_name": "final.pdf",
+        "reverse": True,
+        "limit": 2.5,
+        "tags": ["a"],
+    }
 
 
 @pytest.mark.parametrize(
-    "source", ["__import__('os').system('id')", "f(open('x'))", "f(**{})", "f(", "f", "1 + 1"]
+    "source",
+    ["__import__('os').system('id')", "f(open('x'))", "f(**{})", "f(", "f", "1 + 1", "f(1)", "g(1, x=2)"],
 )
 def test_nothing_but_literal_calls_is_read(source: str) -> None:
     """Goal: data is never executed."""
     with pytest.raises(InvariantViolation, match="cannot read the expected call"):
-        parse_call(source)
+        parse_call(source, {"g": ("x",)})
 
 
 async def test_the_local_model_is_a_function_of_its_input() -> None:

@@ -1,4 +1,4 @@
-"""The player and the judge of the demo, without Kafka: same script, same state; each planted difference is found."""
+"""The demo's player and judge without Kafka: same script, same state; each planted difference is found."""
 
 from __future__ import annotations
 

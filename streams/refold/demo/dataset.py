@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ CATEGORY: Final = "BFCL_v4_multi_turn_base.json"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One expected tool call. ``arguments`` is a JSON object; positional ones are under ``""`` as a list."""
+    """One expected tool call. ``arguments`` is a JSON object by parameter name."""
 
     tool: str
     arguments: str
@@ -63,22 +63,38 @@ def data_directory() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 
 
-def parse_call(source: str) -> Call:
-    """``f(1, x='y')`` -> Call. Raises :class:`InvariantViolation` for anything but literal arguments."""
+def parse_call(source: str, parameters: Mapping[str, Sequence[str]]) -> Call:
+    """``f(1, x='y')`` -> Call. ``parameters``: tool -> parameter names in order, for positional arguments.
+
+    Raises :class:`InvariantViolation` for anything but literal arguments.
+    """
     try:
         node = ast.parse(source.strip(), mode="eval").body
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             raise ValueError("not a plain call")
+        tool = node.func.id
+        names = parameters.get(tool, ())
+        if len(node.args) > len(names):
+            raise ValueError(f"{tool} has {len(names)} parameters")
         arguments: dict[str, Any] = {}
-        if node.args:
-            arguments[""] = [ast.literal_eval(argument) for argument in node.args]
+        for name, argument in zip(names, node.args, strict=False):
+            arguments[name] = ast.literal_eval(argument)
         for keyword in node.keywords:
-            if keyword.arg is None:
-                raise ValueError("** is not a literal")
+            if keyword.arg is None or keyword.arg in arguments:
+                raise ValueError("** is not a literal, and a name is given once")
             arguments[keyword.arg] = ast.literal_eval(keyword.value)
     except (SyntaxError, ValueError) as err:
         raise InvariantViolation(f"cannot read the expected call {source!r}: {err}") from err
-    return Call(node.func.id, json.dumps(arguments, ensure_ascii=False))
+    return Call(tool, json.dumps(arguments, ensure_ascii=False))
+
+
+def parameter_names(directory: Path) -> Mapping[str, Sequence[str]]:
+    """tool -> its parameters in order, from the tools' own descriptions."""
+    return {
+        row["name"]: tuple(row["parameters"]["properties"])
+        for path in sorted((directory / "multi_turn_func_doc").glob("*.json"))
+        for row in _lines(path)
+    }
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -93,10 +109,11 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def load(limit: int | None = None) -> list[Conversation]:
-    """The first ``limit`` conversations (all 200 by default), in file order. Reads two files; no
+    """The first ``limit`` conversations (all 200 by default), in file order. Reads data files; no
     simulator.
     """
     directory = data_directory()
+    names = parameter_names(directory)
     truth = {row["id"]: row["ground_truth"] for row in _lines(directory / "possible_answer" / CATEGORY)}
     conversations = []
     for row in _lines(directory / CATEGORY):
@@ -104,7 +121,10 @@ def load(limit: int | None = None) -> list[Conversation]:
         if len(answers) != len(row["question"]):
             raise InvariantViolation(f"{row['id']}: {len(row['question'])} turns, {len(answers)} answers")
         turns = tuple(
-            Turn("\n".join(m["content"] for m in messages), tuple(parse_call(source) for source in calls))
+            Turn(
+                "\n".join(m["content"] for m in messages),
+                tuple(parse_call(source, names) for source in calls),
+            )
             for messages, calls in zip(row["question"], answers, strict=True)
         )
         conversations.append(

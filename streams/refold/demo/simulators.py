@@ -60,13 +60,12 @@ class Simulators:
     def run(self, call: Call) -> str:
         """Run the call and return its result as text. Raises :class:`ToolError` when the tool raises."""
         arguments: dict[str, Any] = json.loads(call.arguments)
-        positional = arguments.pop("", [])
         method = self._methods.get(call.tool)
         self.ledger.append(call)
         if method is None:
             raise ToolError(f"no tool named {call.tool}")
         try:
-            result = method(*positional, **arguments)
+            result = method(**arguments)
         except Exception as err:  # whatever a simulator raises is that call's outcome, not ours
             raise ToolError(f"{type(err).__name__}: {err}") from err
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)

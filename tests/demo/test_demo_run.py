@@ -1,0 +1,62 @@
+"""A short demo on a real broker: everything the long one does, with fewer conversations."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refold.testing.kafka import Kafka
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("bfcl_eval") is None,
+        reason="the demo's data is not installed: pip install --no-deps -r requirements/demo.lock",
+    ),
+]
+
+
+def demo(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "refold.cli.main", "demo", "--dir", str(directory / "demo")]
+    return subprocess.run(
+        [*command, "--report", str(directory / "report.json"), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+def test_a_short_demo_is_exact_and_its_control_is_not(kafka: Kafka, tmp_path: Path) -> None:
+    """Goal: the demo's promises hold and its control shows the difference. Method: 24 conversations, 20 s."""
+    result = demo(
+        tmp_path, "--bootstrap", kafka.bootstrap, "--sessions", "24", "--seconds", "20", "--no-up", "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    row = json.loads(result.stdout.splitlines()[-1])
+    assert row == json.loads((tmp_path / "report.json").read_text())
+    assert (row["sessions"], row["mismatches"], row["lost"], row["doubled"]) == (24, 0, 0, 0)
+    assert row["kills"] >= 1
+    assert row["kills_in_flight"] >= 1
+    assert set(row["kill_points"]) <= {
+        "after_begin",
+        "after_produce",
+        "after_send_offsets",
+        "in_commit",
+        "outside",
+    }
+    assert row["control"]["lost"] + row["control"]["doubled"] > 0
+    assert row["operations"] == 140
+    assert not (tmp_path / "demo" / "stack.json").exists()
+
+
+def test_down_without_a_demo_says_so(tmp_path: Path) -> None:
+    result = demo(tmp_path, "--down")
+    assert result.returncode == 0
+    assert "nothing of a demo runs" in result.stdout
