@@ -15,6 +15,7 @@ from pathlib import Path
 from engine.cluster import Cluster, wait_for
 from engine.traffic import Sent, Traffic
 from engine.workers import Worker, wait_ruled
+from refold.wire.journal import decode_journal
 
 #: Frozen this long beyond the session timeout, the group has given the partitions away.
 SESSION_MARGIN_S = 1.0
@@ -22,7 +23,9 @@ SESSION_MARGIN_S = 1.0
 Scenario = Callable[..., Sent]
 
 
-def _begin(cluster: Cluster, directory: Path, point: str, action: str, **options: object) -> tuple[Traffic, Worker]:
+def _begin(
+    cluster: Cluster, directory: Path, point: str, action: str, **options: object
+) -> tuple[Traffic, Worker]:
     """A worker that owns everything, has state, and reaches ``point`` with folded events in its commit."""
     traffic = Traffic(cluster)
     traffic.send(150)
@@ -35,10 +38,16 @@ def _begin(cluster: Cluster, directory: Path, point: str, action: str, **options
     return traffic, first
 
 
-def _finish(cluster: Cluster, traffic: Traffic, workers: list[Worker]) -> Sent:
-    """More traffic, everything ruled on, everybody stopped."""
+def _finish(cluster: Cluster, traffic: Traffic, workers: list[Worker], *, planted: bool = False) -> Sent:
+    """More traffic, everything ruled on, everybody stopped. A planted fault may set committed offsets back, so
+    there it is enough that every event is journalled at least once."""
     traffic.send(100)
-    wait_ruled(cluster)
+    if planted:
+        wait_for(
+            "every event to be journalled", lambda: journalled(cluster) >= traffic.sent.accepted, every=0.2
+        )
+    else:
+        wait_ruled(cluster)
     for worker in workers:
         if worker.alive:
             worker.stop()
@@ -86,6 +95,7 @@ def frozen(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent:
 def revoked(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent:
     """Another worker joins while the commit is at the point: some partitions are revoked cooperatively."""
     action = "stop" if point == "in_commit" else "hold"
+    planted = any("SABOTAGE" in name for name in extra)
     traffic, first = _begin(cluster, directory, point, action, session_timeout_ms=10_000, **extra)
     second = Worker(cluster, directory, "b", session_timeout_ms=10_000).start()
     try:
@@ -96,7 +106,6 @@ def revoked(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent
             first.signal(signal.SIGCONT)
         else:
             # Whether the barrier holds or not shows here: the revoke may only end after the commit did.
-            planted = any("SABOTAGE" in name for name in extra)
             if planted:
                 second.wait_live(1)
                 traffic.send(40)
@@ -108,7 +117,7 @@ def revoked(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent
             first.release.touch()
         second.wait_live(1)
         assert first.alive
-        return _finish(cluster, traffic, [first, second])
+        return _finish(cluster, traffic, [first, second], planted=planted)
     finally:
         _end([first, second])
 
@@ -128,6 +137,10 @@ def lost(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent:
         return _finish(cluster, traffic, [first])
     finally:
         _end([first])
+
+
+def journalled(cluster: Cluster) -> set[str]:
+    return {decode_journal(m.value()).env.event_id for m in cluster.read(cluster.topics.journal)}
 
 
 def _committed_more(cluster: Cluster, worker: Worker) -> bool:

@@ -103,7 +103,9 @@ class Worker:
 
     def wait_live(self, count: int, seconds: float = 40.0) -> None:
         def there() -> bool:
-            assert self.alive, f"{self.name} ended ({self.process and self.process.returncode}):\n{self.tail()}"
+            assert self.alive, (
+                f"{self.name} ended ({self.process and self.process.returncode}):\n{self.tail()}"
+            )
             return len(self.live()) >= count
 
         wait_for(f"{self.name} to have {count} live partitions\n{self.tail()}", there, seconds)

@@ -122,6 +122,9 @@ class _Plan:
     """What one attempt produced for one partition."""
 
     part: PartitionOverlay
+    #: Ends of the changelogs before this transaction, as far as we have written them.
+    state_base: int
+    history_base: int
     acks: _Acks = field(default_factory=_Acks)
     #: key -> (row or None for a deletion)
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -218,18 +221,21 @@ class Transactor:
             )
         if self._sabotage.offsets_before_produce:
             self._call(self._producer.begin_transaction)
-            if not self._send_offsets([_Plan(part) for part in overlay.parts.values()]):
+            if not self._send_offsets(self._plans(overlay)):
                 return None
             self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
         self._call(self._producer.begin_transaction)
         self._reach("after_begin")
-        plans = [_Plan(part) for part in overlay.parts.values()]
+        plans = self._plans(overlay)
         self._produce_journal(plans)
         self._produce_changelogs(plans)
         self._reach("after_produce")
         if self._sabotage.disk_before_commit:
             self._flush()
             self._write_stores(plans)
+            for plan in plans:
+                # Without it the write dies with the process, and the fault with the write.
+                self._ownership.written(plan.part.partition).store.flush()
         if self._sabotage.timer_without_offsets:
             self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
             self._call(self._producer.begin_transaction)
@@ -239,6 +245,13 @@ class Transactor:
         with self._during("in_commit"):
             self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
         self._reach("after_commit")
+        return plans
+
+    def _plans(self, overlay: Overlay) -> list[_Plan]:
+        plans = []
+        for part in overlay.parts.values():
+            written = self._ownership.written(part.partition)
+            plans.append(_Plan(part, written.state_next, written.history_next))
         return plans
 
     # --- produce -----------------------------------------------------------------------------------
@@ -349,13 +362,12 @@ class Transactor:
         """Rule F: an offset for every partition written for, under metadata read now. False: not a member."""
         offsets = []
         for plan in plans:
-            written = self._ownership.written(plan.part.partition)
             meta = CommitMeta(
                 txid=self._txid,
                 # At least this far: the records of this transaction follow what was there, markers not
                 # counted.
-                state_next=written.state_next + len(plan.rows),
-                history_next=written.history_next + len(plan.blocks),
+                state_next=plan.state_base + len(plan.rows),
+                history_next=plan.history_base + len(plan.blocks),
                 map_epoch=self._map_epoch,
             )
             offsets.append(

@@ -142,6 +142,10 @@ class Store:
         except Exception as error:
             raise _explained(self.path, error) from None
 
+    def flush(self) -> None:
+        """Everything written so far survives the process. Blocks."""
+        self._db.flush()
+
     def empty(self) -> bool:
         """No session at all."""
         cursor = self._db.iter()
