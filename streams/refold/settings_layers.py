@@ -37,6 +37,8 @@ OTHER_VARIABLES: Final[frozenset[str]] = frozenset(
     {
         # Path of the settings file; the tree cannot hold where it is read from.
         "REFOLD_CONFIG",
+        # Directory of the embedded broker (refold.cli.broker).
+        "REFOLD_BROKER_DIR",
         # Download cache of the embedded broker.
         "REFOLD_CACHE",
         # Arms a named point of the commit (engine/points.py); tests and `verify` only.

@@ -26,6 +26,7 @@ from refold.errors import UsageError
 from refold.settings import Settings
 from refold.topology.names import TopicNames
 from refold.wire.blobs import BlobStore
+from refold.wire.confluent import use_registry
 
 #: Sessions whose memory (last accepted seq, send queue) is kept although the caller holds no reference to
 #: them any more: 1 KB each, 10 MB.
@@ -113,6 +114,7 @@ class Connection:
 
     async def open(self) -> None:
         """Learn the partition count; raises when the cluster or the inbox topic is not there."""
+        use_registry(self.options.settings.registry_url)
         self.slots = SlotMap(await self.sender.partition_count(self.names.inbox, METADATA_TIMEOUT_S))
         await self.owners.__aenter__()
 
