@@ -146,7 +146,10 @@ def status(
     settings = settings_for(bootstrap=bootstrap, prefix=prefix)
     out = Output(as_json)
     members = look(
-        AdminClient(settings.kafka_config("admin")), settings.topic_prefix, settings.kafka.bootstrap
+        # What goes wrong is said once, by the error; librdkafka would say it once per try.
+        AdminClient({"log_level": 2, **settings.kafka_config("admin")}),
+        settings.topic_prefix,
+        settings.kafka.bootstrap,
     )
     rows: list[dict[str, Any]] = [member.row() for member in members]
     if not rows:

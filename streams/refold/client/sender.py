@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from refold.client.limits import IN_FLIGHT_EVENTS_MAX, LINGER_MS, POLL_S
 from refold.errors import ConfigError, PermissionDenied, RefoldError, TransientError, UsageError
+from refold.topology.failures import explain
 
 Header = tuple[str, bytes]
 
@@ -51,6 +52,7 @@ class Sender:
 
     def __init__(self, config: dict[str, Any], delivery_timeout_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
+        self._bootstrap = str(config.get("bootstrap.servers", "?"))
         self._slots = asyncio.Semaphore(IN_FLIGHT_EVENTS_MAX)
         self._reports: list[tuple[asyncio.Future[Delivery], Delivery | tuple[KafkaError, str]]] = []
         self._stopping = threading.Event()
@@ -85,7 +87,7 @@ class Sender:
         try:
             metadata = await asyncio.to_thread(self._producer.list_topics, topic, timeout_s)
         except KafkaException as error:
-            raise _cluster_failure(error.args[0]) from None
+            raise explain(error, doing=f"looking for topic {topic!r}", bootstrap=self._bootstrap) from None
         found = metadata.topics[topic]
         if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise PermissionDenied(
@@ -199,10 +201,4 @@ def _delivery_failure(error: KafkaError, topic: str) -> RefoldError:
     return TransientError(
         f"the event was not acknowledged ({error.str()}): outcome unknown, it may or may not be written; "
         "sending the same event again is safe, it is absorbed if it was"
-    )
-
-
-def _cluster_failure(error: KafkaError) -> RefoldError:
-    return TransientError(
-        f"the Kafka cluster does not answer ({error.str()}): is the bootstrap address right?"
     )

@@ -102,7 +102,7 @@ class _Run:
         self.settings = settings.model_copy(update={"topic_prefix": prefix, "partitions": plan.partitions})
         self.names = TopicNames(prefix)
         self.kafka: Mapping[str, Any] = settings.kafka_config("reader")
-        self.admin = AdminClient(settings.kafka_config("admin"))
+        self.admin = AdminClient({"log_level": 2, **settings.kafka_config("admin")})
 
     async def go(self) -> Outcome:
         plan = self.plan
