@@ -70,10 +70,12 @@ class SessionCache:
         old = self._entries.pop(entry.key, None)
         if old is not None:
             self.bytes -= old.size
-        self._entries[entry.key] = entry
         self.bytes += entry.size
+        # Before it is in: it is about to be changed, and where everything older is unconfirmed it would be
+        # the one to go. Its next event would then be folded on what the disk has, without this one.
         if self.bytes > self._bytes_max:
             self._evict()
+        self._entries[entry.key] = entry
 
     def resize(self, entry: Entry, encoded_bytes: int) -> None:
         """The entry was encoded anew: its size is known again."""
