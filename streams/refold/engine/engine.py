@@ -365,6 +365,7 @@ class Engine:
             return
         self._log.error("store_write_failed", partition=number, error=str(error))
         self.current.drop(number)
+        self._let_go()
         self.cache.discard_partition(number)
         self.book.close(number)
         owner.move(State.WAITING)

@@ -91,6 +91,9 @@ class Overlay:
 
     def __init__(self) -> None:
         self.parts: dict[int, PartitionOverlay] = {}
+        self._start_counting()
+
+    def _start_counting(self) -> None:
         #: Encoded bytes that its commit will send, estimated: the journal exactly, state records by their
         #: last size.
         self.bytes = 0
@@ -113,7 +116,11 @@ class Overlay:
         return found
 
     def drop(self, partition: int) -> PartitionOverlay | None:
-        return self.parts.pop(partition, None)
+        dropped = self.parts.pop(partition, None)
+        if not self.parts:
+            # No commit would follow that makes room: an empty overlay that counts as full stops the fold.
+            self._start_counting()
+        return dropped
 
     def touched(self) -> Iterator[Touched]:
         for part in self.parts.values():
