@@ -1,7 +1,7 @@
 """The oracle: what topics must hold after everything was ruled on. Independent of the engine's code.
 
-State equals the core's fold of the journal, byte for byte; the journal has every accepted event once, gapless per
-session and in the order of sending; every record that cannot be taken is in the rejected topic once.
+State equals the core's fold of the journal, byte for byte; the journal has every accepted event once, gapless
+per session and in the order of sending; every record that cannot be taken is in the rejected topic once.
 """
 
 from __future__ import annotations

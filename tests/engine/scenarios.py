@@ -1,8 +1,9 @@
-"""The columns of the crash matrix: what befalls a worker at a named point. Each returns after everything is ruled on.
+"""The columns of the crash matrix: what befalls a worker at a named point. Each returns after everything is
+ruled on.
 
-Every scenario feeds the same traffic (duplicates, misrouted and bad records among it), asserts that the commit at the
-point held folded events, and leaves the comparison to the caller. ``extra`` goes into the first worker's
-environment: that is how a fault is planted.
+Every scenario feeds the same traffic (duplicates, misrouted and bad records among it), asserts that the
+commit at the point held folded events, and leaves the comparison to the caller. ``extra`` goes into the first
+worker's environment: that is how a fault is planted.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def _begin(
 
 
 def _finish(cluster: Cluster, traffic: Traffic, workers: list[Worker], *, planted: bool = False) -> Sent:
-    """More traffic, everything ruled on, everybody stopped. A planted fault may set committed offsets back, so
-    there it is enough that every event is journalled at least once."""
+    """More traffic, everything ruled on, everybody stopped. A planted fault may set committed offsets back,
+    so there it is enough that every event is journalled at least once."""
     traffic.send(100)
     if planted:
         wait_for(
@@ -74,7 +75,8 @@ def killed(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent:
 
 
 def frozen(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent:
-    """SIGSTOP at the point until another worker owns everything and has restored; then SIGCONT: a zombie wakes."""
+    """SIGSTOP at the point until another worker owns everything and has restored; then SIGCONT: a zombie
+    wakes."""
     traffic, first = _begin(cluster, directory, point, "stop", **extra)
     second = Worker(cluster, directory, "b").start()
     try:
@@ -123,7 +125,8 @@ def revoked(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent
 
 
 def lost(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent:
-    """SIGSTOP at the point beyond the session timeout, nobody else there: it wakes, is told on_lost, joins again."""
+    """SIGSTOP at the point beyond the session timeout, nobody else there: it wakes, is told on_lost, joins
+    again."""
     traffic, first = _begin(cluster, directory, point, "stop", **extra)
     try:
         wait_for("the group to give the worker up", lambda: "a" not in cluster.members())

@@ -25,7 +25,8 @@ def cluster(kafka: Kafka, topic_prefix: str) -> Cluster:
 
 
 def test_state_journal_rejected_equal_the_oracle(cluster: Cluster, tmp_path: Path) -> None:
-    """Goal: N events through one worker. Method: duplicates, misrouted and bad records among them; compare."""
+    """Goal: N events through one worker. Method: duplicates, misrouted and bad records among them;
+    compare."""
     traffic = Traffic(cluster)
     traffic.send(600)
     with Worker(cluster, tmp_path, "a") as worker:

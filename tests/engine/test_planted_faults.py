@@ -1,4 +1,5 @@
-"""A harness that cannot fail proves nothing: each rule broken on purpose makes the same check find a difference.
+"""A harness that cannot fail proves nothing: each rule broken on purpose makes the same check find a
+difference.
 
 The scenarios, traffic and oracle are those of the crash matrix; only the named switch is on.
 """
@@ -82,8 +83,8 @@ def test_revoke_without_barrier_is_noticed(cluster: Cluster, tmp_path: Path) -> 
 
 
 def test_restore_to_end_of_partition_is_noticed(cluster: Cluster, tmp_path: Path) -> None:
-    """Rule T: the new owner reads the changelog to its last stable offset, then waits for the offset of a transaction
-    that commits meanwhile: it starts behind what it has restored."""
+    """Rule T: the new owner reads the changelog to its last stable offset, then waits for the offset of a
+    transaction that commits meanwhile: it starts behind what it has restored."""
     traffic = Traffic(cluster)
     traffic.send(150)
     first = Worker(cluster, tmp_path, "a").start()

@@ -1,4 +1,5 @@
-"""Deterministic traffic: new events, duplicates, records on the wrong partition, records that cannot be taken."""
+"""Deterministic traffic: new events, duplicates, records on the wrong partition, records that cannot be
+taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Worker processes under the test's control: started by the command line, stopped, killed, frozen at named points."""
+"""Worker processes under the test's control: started by the command line, stopped, killed, frozen at named
+points."""
 
 from __future__ import annotations
 

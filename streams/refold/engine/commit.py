@@ -233,6 +233,9 @@ class Transactor:
         if self._sabotage.disk_before_commit:
             self._flush()
             self._write_stores(plans)
+            # Without a write-ahead log a SIGKILL would undo the fault: make the disk really be ahead.
+            for plan in plans:
+                self._ownership.written(plan.part.partition).store.flush()
             for plan in plans:
                 # Without it the write dies with the process, and the fault with the write.
                 self._ownership.written(plan.part.partition).store.flush()

@@ -26,11 +26,15 @@ HEADER: Final = "refold-history"
 
 
 class Tail(NamedTuple):
-    """The open block: ``offsets[i]`` holds event ``first_seq + i``. Immutable, so an abort needs no undo."""
+    """The open block, kept encoded: events are only ever added, so a commit appends to ``deltas`` instead of
+    encoding up to 63 offsets anew. Immutable, so an abort needs no undo. ``bound`` is one past the last
+    listed offset.
+    """
 
     first_seq: int
     bound: int
-    offsets: tuple[int, ...]
+    listed: int
+    deltas: bytes
 
     @property
     def blocks(self) -> int:
@@ -39,23 +43,43 @@ class Tail(NamedTuple):
 
     @property
     def last_seq(self) -> int:
-        return self.first_seq + len(self.offsets) - 1
+        return self.first_seq + self.listed - 1
+
+    @property
+    def offsets(self) -> list[int]:
+        """``offsets[i]`` holds event ``first_seq + i``."""
+        found: list[int] = []
+        at = offset = 0
+        for _ in range(self.listed):
+            delta, at = read_zlong(self.deltas, at)
+            offset += delta
+            found.append(offset)
+        return found
 
 
-EMPTY: Final = Tail(1, 0, ())
+EMPTY: Final = Tail(1, 0, 0, b"")
 
 
 def extend(tail: Tail, offsets: Sequence[int]) -> tuple[Tail, list[tuple[int, bytes]]]:
     """The tail after events at ``offsets``, and the blocks this fills as (block number, framed value)."""
     if not offsets:
-        return tail, []
-    first, known = tail.first_seq, [*tail.offsets, *offsets]
-    full: list[tuple[int, bytes]] = []
-    while len(known) >= BLOCK_EVENTS:
-        full.append(((first - 1) // BLOCK_EVENTS, encode_block(first, known[:BLOCK_EVENTS])))
-        del known[:BLOCK_EVENTS]
-        first += BLOCK_EVENTS
-    return Tail(first, offsets[-1] + 1, tuple(known)), full
+        return tail, _NONE
+    first, count, deltas = tail.first_seq, tail.listed, tail.deltas
+    last = tail.bound - 1 if count else 0
+    full = _NONE
+    for offset in offsets:
+        deltas += zlong(offset - last)
+        last = offset
+        count += 1
+        if count == BLOCK_EVENTS:
+            listed = Tail(first, offset + 1, count, deltas).offsets
+            full = [*full, ((first - 1) // BLOCK_EVENTS, encode_block(first, listed))]
+            first, count, deltas, last = first + BLOCK_EVENTS, 0, b"", 0
+    return Tail(first, offsets[-1] + 1, count, deltas), full
+
+
+#: Never changed.
+_NONE: list[tuple[int, bytes]] = []
 
 
 def block_key(key: bytes, block: int) -> bytes:
@@ -72,12 +96,7 @@ def decode_block(value: bytes) -> Sequence[int]:
 
 
 def encode_tail(tail: Tail) -> bytes:
-    parts = [zlong(tail.first_seq), zlong(tail.bound), zlong(len(tail.offsets))]
-    previous = 0
-    for offset in tail.offsets:
-        parts.append(zlong(offset - previous))
-        previous = offset
-    return b"".join(parts)
+    return zlong(tail.first_seq) + zlong(tail.bound) + zlong(tail.listed) + tail.deltas
 
 
 def decode_tail(data: bytes) -> Tail:
@@ -88,15 +107,12 @@ def decode_tail(data: bytes) -> Tail:
         first, at = read_zlong(data, 0)
         bound, at = read_zlong(data, at)
         count, at = read_zlong(data, at)
-        offsets: list[int] = []
-        offset = 0
-        for _ in range(count):
-            delta, at = read_zlong(data, at)
-            offset += delta
-            offsets.append(offset)
+        tail = Tail(first, bound, count, data[at:])
+        if not 0 <= count < BLOCK_EVENTS or (count and tail.offsets[-1] != bound - 1):
+            raise ValueError("its bound is not one past its last offset")
     except (ValueError, IndexError):
         raise StorageError(
-            "a state record has a damaged refold-history header; rebuild the session with `refold session"
-            " fold`"
+            "a state record has a damaged refold-history header; rebuild the session with"
+            " `refold session fold`"
         ) from None
-    return Tail(first, bound, tuple(offsets))
+    return tail

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from refold import __version__
 from refold.api.server import OwnerServer
 from refold.engine import clients, preflight
+from refold.engine.collector import Collector
 from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
 from refold.engine.engine import Engine
@@ -105,6 +106,7 @@ class _Worker:
         self.points = Points.from_environment()
         self.view = EngineView()
         self.stop = asyncio.Event()
+        self._collector = Collector()
         try:
             self.metrics: Metrics = PrometheusMetrics()
         except ConfigError:
@@ -126,6 +128,7 @@ class _Worker:
         await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
         self._assemble(facts, admin, producer, url)
         await self.app.start()
+        self._collector.start(time.monotonic())
         self._beat_task = asyncio.create_task(self._beat())
         log.info(
             "worker_started",
@@ -192,6 +195,7 @@ class _Worker:
             before = time.monotonic()
             await asyncio.sleep(BEAT_S)
             self.view.beat = time.monotonic()
+            self._collector.beat(self.view.beat, engine.last_commit)
             metrics.gauge("refold_loop_lag_seconds", max(0.0, self.view.beat - before - BEAT_S))
             for state, count in engine.assignment.counts().items():
                 metrics.gauge("refold_partitions", count, state=state)
