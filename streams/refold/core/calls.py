@@ -79,6 +79,7 @@ def apply_intended(session: Session, seq: int, event: ToolCallIntended) -> None:
     if session.orphans:
         join_orphans(session, [call], seq)
     bound_calls(session)
+    trim(session)
 
 
 def _final(call: Call) -> Rejected:

@@ -88,6 +88,8 @@ def _rule_links(session: Session, event: MessageAppended) -> Duplicate | Rejecte
             wrong = bad_id(value, name)
             if wrong is not None:
                 return wrong
+    if event.parent_id == event.message_id:
+        return Rejected("bad_value", "a message cannot follow itself")
     if event.replaces is not None and event.parent_id is None and event.replaces not in session.held:
         return Rejected("unknown_message", "the replaced message is not held: name the parent in parent_id")
     for call in event.calls:
@@ -113,6 +115,9 @@ def _rule_links(session: Session, event: MessageAppended) -> Duplicate | Rejecte
 
 
 def apply_message(session: Session, seq: int, time_ms: int, env: Envelope, event: MessageAppended) -> None:
+    if event.calls:
+        # First, while the state is the one decide looked at: placing the message changes what may be dropped.
+        make_room(session, len(event.calls))
     actor = env.actor
     head = session.head
     message = make_message(seq, time_ms, head, event, None if actor is None else actor.id)
@@ -143,7 +148,6 @@ def apply_message(session: Session, seq: int, time_ms: int, env: Envelope, event
         apply_results(session, message, event)
         bound_calls(session)
     if event.calls:
-        make_room(session, len(event.calls))
         opened = [open_part(session, seq, message.id, index, part) for index, part in enumerate(event.calls)]
         if session.orphans:
             join_orphans(session, opened, seq)

@@ -153,7 +153,8 @@ def bound_branches(session: Session) -> None:
     branches = session.branch_messages
     while len(branches) > BRANCH_MESSAGES_MAX or session.branch_bytes > BRANCH_BYTES_MAX:
         parents = {m.parent for m in branches.values()}
-        leaf = next(m for m in branches.values() if m.id not in parents)
+        # Parents that came after their children can close a ring, which has no leaf: then the oldest.
+        leaf = next((m for m in branches.values() if m.id not in parents), next(iter(branches.values())))
         del branches[leaf.id]
         session.branch_bytes -= leaf.size
         forget_messages(session, (leaf,))
@@ -170,11 +171,12 @@ def insert_after_call(session: Session, message: Message) -> None:
         (m for m in (*session.recent, *session.branch_messages.values()) if m.seq in asked),
         key=lambda m: m.seq,
     )
+    # Before it is placed: among branch messages it may be the one that leaves at once.
+    session.held[message.id] = message
     if call.id in session.branch_messages:
         _insert_in_branch(session, call, message)
     else:
         _insert_in_recent(session, call, message)
-    session.held[message.id] = message
 
 
 def _insert_in_recent(session: Session, call: Message, message: Message) -> None:
@@ -196,7 +198,9 @@ def _insert_in_recent(session: Session, call: Message, message: Message) -> None
 
 def _insert_in_branch(session: Session, call: Message, message: Message) -> None:
     place = call
-    while True:
+    seen: set[str] = set()
+    while place.id not in seen:
+        seen.add(place.id)
         answer = next(
             (m for m in session.branch_messages.values() if m.parent == place.id and call.seq in m.answers),
             None,
