@@ -24,6 +24,8 @@ EXIT_DIFFERENCE: Final = 1
 #: Kafka's own lower bound for session time-outs is 6 s; the embedded broker allows less.
 SESSION_TIMEOUT_MS_CLUSTER: Final = 6_000
 SESSION_TIMEOUT_MS_EMBEDDED: Final = 3_000
+#: With a sabotage a restart must keep its partitions, however slow the machine: its own disk is the witness.
+SESSION_TIMEOUT_MS_SABOTAGE: Final = 15_000
 #: A broken rule shows with the first deaths; a longer run would only be a longer wait for exit 1.
 SABOTAGE_SECONDS_MAX: Final = 20.0
 
@@ -72,6 +74,8 @@ def chaos(
     with _cluster(bootstrap, out) as (address, embedded):
         settings = settings_for(bootstrap=address)
         default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
+        if sabotage is not None:
+            default = SESSION_TIMEOUT_MS_SABOTAGE
         plan = ChaosPlan(
             seed=seed,
             seconds=seconds if sabotage is None else min(seconds, SABOTAGE_SECONDS_MAX),

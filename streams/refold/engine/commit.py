@@ -30,12 +30,18 @@ from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from refold.engine import history, rows
 from refold.engine.commitmeta import CommitMeta, read_group_meta
 from refold.engine.history import Tail
-from refold.engine.kafkaerrors import Verdict, error_of, verdict
+from refold.engine.kafkaerrors import DENIED, Verdict, error_of, verdict
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.points import Points
 from refold.engine.sabotage import Sabotage
 from refold.engine.store import Batch, Store
-from refold.errors import FencedError, InvariantViolation, StorageError, UnavailableError
+from refold.errors import (
+    FencedError,
+    InvariantViolation,
+    PermissionDenied,
+    StorageError,
+    UnavailableError,
+)
 from refold.topology.names import TopicNames
 
 #: One call of librdkafka's transaction API before it is called again.
@@ -189,6 +195,14 @@ class Transactor:
                     raise InvariantViolation(
                         f"the transaction failed without a Kafka error: {raised}"
                     ) from None
+                if error.code() in DENIED:
+                    raise PermissionDenied(
+                        f"{self._txid}: the cluster refused a commit ({error.str()}). A worker needs"
+                        " Write on its"
+                        " topics and transactional id and Read on its group; `refold topology render"
+                        " acls` prints"
+                        " the rules"
+                    ) from None
                 ruled = verdict(error)
                 reason = f"{error.name()}: {error.str()}"
                 self._metadata_after = time.monotonic()
@@ -233,9 +247,6 @@ class Transactor:
         if self._sabotage.disk_before_commit:
             self._flush()
             self._write_stores(plans)
-            # Without a write-ahead log a SIGKILL would undo the fault: make the disk really be ahead.
-            for plan in plans:
-                self._ownership.written(plan.part.partition).store.flush()
             for plan in plans:
                 # Without it the write dies with the process, and the fault with the write.
                 self._ownership.written(plan.part.partition).store.flush()

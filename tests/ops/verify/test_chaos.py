@@ -33,7 +33,7 @@ SECONDS = {"skip-dedup": 5, "fold-misrouted": 5, "disk-before-commit": 14, "offs
 def chaos(kafka: Kafka, *options: str) -> tuple[int, dict[str, object], str]:
     command = [sys.executable, "-m", "refold.cli.main", "verify", "chaos", "--bootstrap", kafka.bootstrap]
     result = subprocess.run(
-        [*command, "--session-timeout-ms", "3000", "--json", *options],
+        [*command, "--json", *options],
         capture_output=True,
         text=True,
         check=False,
@@ -45,7 +45,7 @@ def chaos(kafka: Kafka, *options: str) -> tuple[int, dict[str, object], str]:
 
 def test_a_run_with_deaths_is_clean(kafka: Kafka) -> None:
     """Goal: the product passes. Method: a short run with the opening deaths of every schedule."""
-    code, row, log = chaos(kafka, "--seed", "1", "--seconds", "20")
+    code, row, log = chaos(kafka, "--seed", "1", "--seconds", "20", "--session-timeout-ms", "3000")
     assert (code, row["mismatches"], row["regressions"], row["rpo_events"]) == (0, 0, 0, 0), log
     assert tuple(row) == KEYS
     assert row["seed"] == 1

@@ -61,15 +61,25 @@ class ChaosPlan:
         """
         chance = self.random("deaths")
         spacing = 60.0 / self.kills_per_minute
-        dealt: list[tuple[DeathKind, str | None, bool]] = list(OPENING)
+        dealt = self._usable(OPENING)
         schedule = []
         at = spacing
         while at < self.seconds:
             if not dealt:
-                dealt = list(DECK)
+                dealt = self._usable(DECK)
                 chance.shuffle(dealt)
             kind, point, takeover = dealt.pop(0)
             when = at + spacing * chance.uniform(-JITTER, JITTER)
             schedule.append((when, Death(worker="", kind=kind, point=point, takeover=takeover)))
             at += spacing
         return schedule
+
+    def _usable(
+        self, deck: tuple[tuple[DeathKind, str | None, bool], ...]
+    ) -> list[tuple[DeathKind, str | None, bool]]:
+        """Under a sabotage only deaths whose worker comes back to its own disk: take-overs heal the
+        disk's fault.
+        """
+        if self.sabotage is None:
+            return list(deck)
+        return [card for card in deck if card[0] is not DeathKind.ZOMBIE and not card[2]]
