@@ -1,8 +1,9 @@
 """When Python's cycle collector runs: rarely, in small steps, and in full only when nobody waits.
 
-Sessions in memory are hundreds of thousands of objects without cycles. The default collector walks all of them again
-and again: it took a third of the fold's time and paused it for 0.15 s (measured with 60 000 messages held). Cycles do
-arise (tasks, exceptions, requests), young, so the young generations are collected as usual, in larger steps.
+Sessions in memory are hundreds of thousands of objects without cycles. The default collector walks all of
+them again and again: it took a third of the fold's time and paused it for 0.15 s (measured with 60 000
+messages held). Cycles do arise (tasks, exceptions, requests), young, so the young generations are collected
+as usual, in larger steps.
 """
 
 from __future__ import annotations

@@ -53,6 +53,9 @@ BARRIER_SECONDS_MAX: Final = COMMIT_SECONDS_MAX * 2 + 10.0
 ABORT_BACKOFF_MS: Final = 10
 ABORT_BACKOFF_MS_MAX: Final = 1_000
 
+#: More than a minute of nothing but aborts is no rebalance: a topic is gone, or a limit does not fit.
+ABORTS_IN_A_ROW_MAX: Final = 70
+
 #: Between two tries of a takeover that failed for a reason that passes.
 RESTORE_AGAIN_S: Final = 0.5
 
@@ -338,6 +341,12 @@ class Engine:
     def _abandon(self, overlay: Overlay, outcome: Aborted) -> None:
         """Rule A: nothing of k is visible and k + 1 was folded on top of it: forget both, read again."""
         self._aborts_in_a_row += 1
+        if self._aborts_in_a_row > ABORTS_IN_A_ROW_MAX:
+            raise UnavailableError(
+                f"{self._aborts_in_a_row} commits in a row were aborted, the last one because of"
+                f" {outcome.reason}."
+                " Nothing was lost. Check the topics and the brokers, then start again"
+            )
         self._log.warning("commit_aborted", reason=outcome.reason, events=overlay.records)
         self._metrics.count("refold_commit_aborts_total", reason="aborted")
         both = (overlay, self.current)
@@ -569,6 +578,12 @@ class Engine:
         future = self._claims.pop(number, None)
         if future is not None and not future.done():
             future.set_result(done)
+
+    async def flush_stores(self) -> None:
+        """Bound, in time, what a killed process has to read again; the memtable bounds it in bytes."""
+        for owner in self.assignment:
+            if owner.state is State.LIVE and owner.written is not None:
+                await self._loop.run_in_executor(self._disk_pool, owner.written.store.flush)
 
     # --- stop --------------------------------------------------------------------------------------
 

@@ -29,6 +29,16 @@ _FATAL: Final = frozenset(
     {
         KafkaError._FENCED,
         KafkaError.PRODUCER_FENCED,
+    }
+)
+
+
+#: Nothing gets better by trying again: somebody has to grant something.
+DENIED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )

@@ -123,8 +123,9 @@ class Poller:
         self._stopping = threading.Event()
         self._closing = False
         self._paused = False
-        self._joined = False
-        self._joined_again = False
+        self._member = ""
+        self._new_member = False
+        self._topics = [topic]
         self._metadata: Any = None
         self._metadata_at = -1.0
         self._metadata_wanted = False
@@ -137,12 +138,12 @@ class Poller:
         return len(self._sources) if self._paused else 0
 
     def start(self) -> None:
-        self._subscribe([self._topic])
+        self._subscribe()
         self._thread.start()
 
-    def _subscribe(self, topics: list[str]) -> None:
+    def _subscribe(self) -> None:
         self._consumer.subscribe(
-            topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def group_metadata(self, newer_than: float) -> Any:
@@ -177,7 +178,7 @@ class Poller:
             while not self._stopping.is_set():
                 while self._commands:
                     self._commands.popleft()()
-                if self._joined and not self._joined_again:
+                if self._new_member:
                     self._join_once_more()
                 self._press()
                 first = self._consumer.poll(POLL_S)
@@ -192,15 +193,17 @@ class Poller:
             self._listener.failed(error)
 
     def _join_once_more(self) -> None:
-        """Make the group divide its partitions once more, after this process has joined.
+        """Make the group divide its partitions once more, after this process has become a member.
 
         A static member that died inside of ``on_revoke`` and came back within the session timeout gets its
         old place without a rebalance, and the round that was to hand out what it had given up never happens:
-        those partitions belong to nobody until the next change of membership (measured). librdkafka has no
-        call for a rebalance; a changed subscription is one.
+        those partitions belong to nobody until the next change of membership (measured). The same when a
+        member gave itself up for lost before the group did. librdkafka has no call for a rebalance; a changed
+        subscription is one.
         """
-        self._joined_again = True
-        self._subscribe([self._topic, _NO_TOPIC])
+        self._new_member = False
+        self._topics = [self._topic] if len(self._topics) > 1 else [self._topic, _NO_TOPIC]
+        self._subscribe()
 
     def serve_metadata(self) -> None:
         """Polling thread: also while it waits inside of a rebalance callback, or the commit it waits for
@@ -251,6 +254,10 @@ class Poller:
             elif message.topic() == _NO_TOPIC:
                 continue
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                source = self._sources.get(message.partition())
+                if source is None or not source.started:
+                    # About the place-holder offset of a partition that is not fed yet.
+                    continue
                 raise InvariantViolation(
                     f"the inbox no longer holds the offset to go on from ({error.str()}); a worker never"
                     " falls to a"
@@ -317,13 +324,14 @@ class Poller:
             if given:
                 consumer.pause(given)
             member = read_group_meta(consumer.consumer_group_metadata()).member_id
+            if member != self._member:
+                self._member, self._new_member = member, True
             epochs = []
             for item in given:
                 epoch = self._listener.next_epoch()
                 self._sources[item.partition] = _Source(epoch, member)
                 epochs.append((item.partition, epoch))
             self._listener.assigned(epochs)
-            self._joined = True
         except BaseException as error:
             self._listener.failed(error)
 

@@ -181,9 +181,10 @@ class Restorer:
                 why = "damaged"
             else:
                 if frontier is None:
-                    if not existed:
+                    if store.empty():
+                        # New, or killed before anything was flushed.
                         return store, fresh, None
-                    why = "unfinished"
+                    why = "damaged"
                 else:
                     why = self._distrust(frontier, committed, marks)
                     if why is None:

@@ -144,7 +144,8 @@ class Store:
 
     def flush(self) -> None:
         """Everything written so far survives the process. Blocks."""
-        self._db.flush()
+        if not self._closed:
+            self._db.flush()
 
     def empty(self) -> bool:
         """No session at all."""

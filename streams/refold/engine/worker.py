@@ -53,6 +53,9 @@ INIT_TIMEOUT_S: Final = 15.0
 #: How often gauges and the loop's own heartbeat are set.
 BEAT_S: Final = 1.0
 
+#: A killed process reads at most this much time of its changelogs again.
+FLUSH_EVERY_S: Final = 300.0
+
 #: A transaction marker at the end of an inbox partition (after a forward or a transactional producer) counts
 #: as one record of lag that is never read; it must not look stale.
 MARKERS_MAX: Final = 1
@@ -191,6 +194,7 @@ class _Worker:
         metrics.gauge("refold_cache_bytes_max", self.config.cache_bytes_max)
         metrics.gauge("refold_overlay_bytes_max", self.config.overlay_bytes_max)
         hits = misses = 0
+        flushed = time.monotonic()
         while True:
             before = time.monotonic()
             await asyncio.sleep(BEAT_S)
@@ -199,6 +203,9 @@ class _Worker:
             metrics.gauge("refold_loop_lag_seconds", max(0.0, self.view.beat - before - BEAT_S))
             for state, count in engine.assignment.counts().items():
                 metrics.gauge("refold_partitions", count, state=state)
+            if self.view.beat - flushed > FLUSH_EVERY_S:
+                flushed = self.view.beat
+                await engine.flush_stores()
             self.view.staleness_s = await self._freshness()
             cache = engine.cache
             metrics.gauge("refold_cache_bytes", cache.bytes)
