@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refold.core import Envelope
-from refold.core.events import MessageAppended, Opaque
+from refold.core.events import MessageAppended, Opaque, ToolCallCompleted
 from refold.core.types import IMPLEMENTED_TYPES
 from refold.errors import InvalidRecord
 from refold.wire import parts
@@ -17,7 +17,7 @@ from refold.wire.bodies import from_record, read_plain
 from refold.wire.codec import decode_body, encode, encode_body
 from refold.wire.events import decode_event, event_payload
 
-from .build import call, message, result, text
+from .build import call, message, outcome, result, text
 
 SUBJECT = "refold.event.MessageAppended"
 FIELDS = ("message_id", "parent_id", "role", "body", "only_results", "replaces")
@@ -183,6 +183,23 @@ def test_calls_are_the_assistants_and_results_are_not() -> None:
     assert yours.calls == ()
     assert [(r.call_id, len(r.summary), r.is_error) for r in yours.results] == [("c0", 1024, False)]
     assert not yours.only_results
+
+
+def test_the_message_made_from_an_outcome_is_what_the_writer_would_write() -> None:
+    """Made by joining bytes: the same as encoding the record, for short and long ids, and none."""
+    for operation_id, call_id, message_id in (
+        ("op", "c", "m" * 200),
+        ("op", None, None),
+        (None, "c" * 100, None),
+    ):
+        what = outcome(operation_id, call_id, "é" * 300, message_id=message_id, is_error=True)
+        made = decode_event(envelope(what[0], event_payload(*what)))
+        assert isinstance(made, ToolCallCompleted)
+        shown = message(
+            message_id or "@e", "tool", [result(call_id or operation_id or "", "é" * 300, is_error=True)]
+        )
+        assert made.body == encode_body(SUBJECT, shown[1])
+        assert made.summary == "é" * 300
 
 
 def test_d27_numbers_and_branches_survive() -> None:

@@ -117,6 +117,35 @@ def test_d06_waiting_results_are_bounded() -> None:
     assert inbox.session.orphans[-1].results[0].operation_id == f"op{ORPHANS_MAX * 3 - 1}"
 
 
+def test_a_result_that_an_intent_joins_is_placed_within_the_window() -> None:
+    """The intent tells which transcript call a waiting result belongs to: placed, then trimmed at once."""
+    inbox = Inbox().ok(
+        event("SessionOpened", window_messages=3),
+        message("u1"),
+        message("a1", "assistant", [call("c1")]),
+        outcome("op2", None, "early"),
+        message("u2"),
+    )
+    assert inbox.recent == ["u1", "a1", "u2"]
+    inbox.ok(intended("op2", "c1"))
+    assert inbox.states() == {"op2": "done"}
+    assert inbox.recent == ["u2"]
+    assert inbox.session.uncovered == 3
+
+
+def test_a_waiting_result_goes_with_its_row() -> None:
+    """Its call never came into the conversation and the row was dropped: the operation id is free again."""
+    inbox = Inbox().ok(intended("op", "c"), outcome("op", "c", "first"))
+    assert len(inbox.session.orphans) == 1
+    for i in range(CLOSED_CALLS_MAX):
+        inbox.ok(intended(f"op{i}"), step("ToolCallDenied", f"op{i}"))
+    assert "op" not in inbox.states()
+    assert "@e1" not in inbox.session.held
+    inbox.ok(message("u"), message("a", "assistant", [call("c", operation_id="op")]))
+    assert inbox.recent == ["u", "a"]
+    assert inbox.states()["op"] == "intended"
+
+
 def test_d07_a_call_id_used_again_makes_a_second_row() -> None:
     """D07: two turns use call_0: two rows, each result its own call; redelivery adds nothing."""
     inbox = Inbox().ok(

@@ -33,7 +33,9 @@ from refold.core.limits import (
     RESULT_SUMMARY_BYTES_MAX,
     TOOLS_BYTES_MAX,
 )
+from refold.core.orphans import release_matched
 from refold.core.session import FINAL_STATES, Call, CallState, Session
+from refold.core.texts import clip
 
 #: Fixed part of a row's encoding: numbers and flags, at most (see limits.CALL_ROW_BYTES).
 ROW_FIXED_BYTES = 200
@@ -41,14 +43,6 @@ ROW_FIXED_BYTES = 200
 
 def is_final(call: Call) -> bool:
     return call.state in FINAL_STATES
-
-
-def clip(text: str | None, bytes_max: int) -> str | None:
-    """The beginning of ``text``, at most ``bytes_max`` UTF-8 bytes, never half a character."""
-    if text is None or len(text) * 4 <= bytes_max:
-        return text
-    data = text.encode()
-    return text if len(data) <= bytes_max else data[:bytes_max].decode(errors="ignore")
 
 
 def touch(session: Session, call: Call, seq: int) -> None:
@@ -269,6 +263,8 @@ def _drop(session: Session, call: Call) -> None:
     if not is_final(call):
         session.open_calls -= 1
     session.enc_rest = None
+    if session.orphans:
+        release_matched(session, call.operation_id)
 
 
 def abandoned(session: Session) -> list[Call]:

@@ -11,21 +11,13 @@ the message, it takes the made one's place. A message of nothing but results bel
 
 from __future__ import annotations
 
-from refold.core.context import append_recent, elide, forget_messages
+from refold.core.context import append_recent, forget_messages
 from refold.core.events import MessageAppended, ResultPart, ToolCallCompleted, ToolCallFailed
-from refold.core.ledger import clip, find_newest_call, finish, is_final, touch
-from refold.core.limits import (
-    ANSWERS_MAX,
-    ERROR_CODE_BYTES_MAX,
-    ID_BYTES_MAX,
-    ORPHAN_INLINE_BYTES_MAX,
-    ORPHAN_RESULTS_MAX,
-    ORPHAN_TEXT_BYTES_MAX,
-    ORPHANS_BYTES_MAX,
-    ORPHANS_MAX,
-)
+from refold.core.ledger import find_newest_call, finish, is_final, touch
+from refold.core.limits import ANSWERS_MAX
+from refold.core.orphans import hold, release_orphan
 from refold.core.rulings import Duplicate, Rejected
-from refold.core.session import Call, CallState, Message, Orphan, OrphanResult, Session
+from refold.core.session import Call, CallState, Message, OrphanResult, Session
 from refold.core.tree import (
     activate,
     add_alias,
@@ -134,7 +126,7 @@ def apply_results(session: Session, message: Message, event: MessageAppended) ->
     if replaced:
         _replace(session, message, replaced)
     elif len(calls) < len(matches) or any(c.message_seq == 0 for c in calls):
-        _hold(session, message, waiting)
+        hold(session, message, waiting)
     else:
         place_result(session, message, event.parent_id)
 
@@ -154,7 +146,7 @@ def apply_outcome(
             event.error_code,
             event.error,
         )
-        _hold(session, message, [result])
+        hold(session, message, [result])
         return
     if event.attempt is not None:
         call.attempt = event.attempt
@@ -177,7 +169,7 @@ def apply_outcome(
         matched = OrphanResult(
             event.operation_id, event.call_id, state, event.is_error, None, None, None, call.operation_id
         )
-        _hold(session, message, [matched])
+        hold(session, message, [matched])
         return
     _set_answers(session, message, [call])
     place_result(session, message, None)
@@ -256,52 +248,6 @@ def _swap(session: Session, old: Message, new: Message | None) -> None:
             child.enc = None
     session.held.pop(old.id, None)
     add_alias(session, old.id, place)
-
-
-# --- orphans -----------------------------------------------------------------------------------------
-
-
-def orphan_cost(orphan: Orphan) -> int:
-    texts = 0
-    for result in orphan.results:
-        for text in (result.operation_id, result.call_id, result.summary, result.error):
-            texts += len(text.encode()) + 4 if text else 2
-        # The id of the row it will match is counted from the start: a cost must not change while held.
-        texts += ID_BYTES_MAX + ERROR_CODE_BYTES_MAX + 12
-    return orphan.message.size + texts
-
-
-def _hold(session: Session, message: Message, results: list[OrphanResult]) -> None:
-    """L6: wait outside the context. The oldest orphan makes room; its content stays in the journal."""
-    for result in results:
-        result.summary = clip(result.summary, ORPHAN_TEXT_BYTES_MAX)
-        result.error = clip(result.error, ORPHAN_TEXT_BYTES_MAX)
-        result.error_code = clip(result.error_code, ERROR_CODE_BYTES_MAX)
-    if message.size > ORPHAN_INLINE_BYTES_MAX:
-        elide(message)
-    orphan = Orphan(message, results[:ORPHAN_RESULTS_MAX])
-    session.orphans.append(orphan)
-    session.orphans_bytes += orphan_cost(orphan)
-    session.held[message.id] = message
-    add_alias(session, message.id, session.head)
-    while len(session.orphans) > ORPHANS_MAX or session.orphans_bytes > ORPHANS_BYTES_MAX:
-        release_orphan(session, session.orphans[0])
-    session.enc_memory = None
-
-
-def release_orphan(session: Session, orphan: Orphan, *, forget: bool = True) -> None:
-    session.orphans.remove(orphan)
-    session.orphans_bytes -= orphan_cost(orphan)
-    session.enc_memory = None
-    if forget:
-        forget_messages(session, (orphan.message,))
-
-
-def expire_orphans(session: Session) -> None:
-    """A new turn begins: results known by a bare call id are given up, for the id may be used again (D07)."""
-    for orphan in list(session.orphans):
-        if any(not r.matched and r.operation_id is None for r in orphan.results):
-            release_orphan(session, orphan)
 
 
 def join_orphans(session: Session, calls: list[Call], seq: int) -> None:

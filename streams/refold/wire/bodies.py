@@ -11,6 +11,7 @@ from typing import Any, Final
 from refold.core.events import CallPart, MessageAppended, ResultPart
 from refold.core.limits import RESULT_SUMMARY_BYTES_MAX
 from refold.wire.parts import Part, check_parts, from_wire
+from refold.wire.pieces import blob, text
 from refold.wire.varint import read_length
 
 #: One block of one part: type "text", version 1, text present.
@@ -19,6 +20,8 @@ _ONE_TEXT_LENGTH: Final = len(_ONE_TEXT)
 #: No data, no reference, end of content; then the nine optional fields, all null.
 _END_PART: Final = b"\x00\x00\x00"
 _PLAIN_END: Final = b"\x00" * 12
+#: No parent, role "tool"; one block of one part: type "tool_result", version 1, no text, data present.
+_RESULT: Final = b"\x00\x08tool\x02\x16tool_result\x02\x00\x02"
 
 
 def read_plain(body: bytes) -> MessageAppended | None:
@@ -71,6 +74,11 @@ def read_plain(body: bytes) -> MessageAppended | None:
     return MessageAppended(message_id, parent_id, role, body, replaces=replaces)
 
 
+def result_body(message_id: str, data: bytes) -> bytes:
+    """The body of a tool message whose content is one ``tool_result``; ``data`` is its framed record."""
+    return b"".join((text(message_id), _RESULT, blob(data), _PLAIN_END[1:]))
+
+
 def _text(body: bytes, at: int) -> tuple[str, int]:
     length = body[at]
     at += 1
@@ -79,8 +87,7 @@ def _text(body: bytes, at: int) -> tuple[str, int]:
     else:
         length >>= 1
     end = at + length
-    text = body[at:end].decode()
-    return text, end
+    return body[at:end].decode(), end
 
 
 def _read_rest(body: bytes, at: int) -> str | None:
@@ -91,9 +98,9 @@ def _read_rest(body: bytes, at: int) -> str | None:
         branch = body[at]
         at += 1
         if branch == 2:
-            text, at = _text(body, at)
+            value, at = _text(body, at)
             if field == 1:
-                replaces = text
+                replaces = value
         elif branch:
             raise ValueError("no such branch")
     branch = body[at]

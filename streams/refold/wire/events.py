@@ -15,9 +15,9 @@ from refold.core.envelope import Envelope
 from refold.core.limits import RESULT_SUMMARY_BYTES_MAX
 from refold.core.types import IMPLEMENTED_TYPES
 from refold.errors import InvalidRecord
-from refold.wire.bodies import from_record, read_plain, summary_of
+from refold.wire.bodies import from_record, read_plain, result_body, summary_of
 from refold.wire.codec import encode, encode_body, resolve_frame, undecodable
-from refold.wire.parts import check_parts, from_wire, to_wire, tool_result
+from refold.wire.parts import check_parts, from_wire
 from refold.wire.schemas import SchemaEntry, registry
 
 MESSAGE_SUBJECT: Final = "refold.event.MessageAppended"
@@ -90,14 +90,8 @@ def _outcome(r: dict[str, Any], env: Envelope) -> dict[str, Any]:
     check_parts(parts)
     message_id = r["message_id"] or f"@{env.event_id}"
     call_id = r["call_id"] or r["operation_id"] or ""
-    body = encode_body(
-        MESSAGE_SUBJECT,
-        {
-            "message_id": message_id,
-            "role": "tool",
-            "content": [to_wire(tool_result(call_id, parts, is_error=r["is_error"]))],
-        },
-    )
+    shown = {"call_id": call_id, "is_error": r["is_error"], "content": r["content"]}
+    body = result_body(message_id, encode("refold.part.ToolResult", shown))
     return {
         "operation_id": r["operation_id"],
         "call_id": r["call_id"],

@@ -6,7 +6,7 @@ time; the rest is kept encoded until it changes.
 
 from __future__ import annotations
 
-from refold.core.results import orphan_cost
+from refold.core.orphans import orphan_cost
 from refold.core.session import Orphan, OrphanResult, Producer, Session, Status, Trunk
 from refold.wire.pieces import (
     END,
