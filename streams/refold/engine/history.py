@@ -48,13 +48,18 @@ class Tail(NamedTuple):
     @property
     def offsets(self) -> list[int]:
         """``offsets[i]`` holds event ``first_seq + i``."""
-        found: list[int] = []
-        at = offset = 0
-        for _ in range(self.listed):
-            delta, at = read_zlong(self.deltas, at)
-            offset += delta
-            found.append(offset)
-        return found
+        return _undelta(self.deltas, self.listed)[0]
+
+
+def _undelta(deltas: bytes, count: int) -> tuple[list[int], int]:
+    """(offsets, position after them)."""
+    found: list[int] = []
+    at = offset = 0
+    for _ in range(count):
+        delta, at = read_zlong(deltas, at)
+        offset += delta
+        found.append(offset)
+    return found, at
 
 
 EMPTY: Final = Tail(1, 0, 0, b"")
@@ -108,7 +113,10 @@ def decode_tail(data: bytes) -> Tail:
         bound, at = read_zlong(data, at)
         count, at = read_zlong(data, at)
         tail = Tail(first, bound, count, data[at:])
-        if not 0 <= count < BLOCK_EVENTS or (count and tail.offsets[-1] != bound - 1):
+        if not 0 <= count < BLOCK_EVENTS:
+            raise ValueError("its count is none of an open block")
+        offsets, end = _undelta(tail.deltas, count)
+        if end != len(tail.deltas) or (count and offsets[-1] != bound - 1):
             raise ValueError("its bound is not one past its last offset")
     except (ValueError, IndexError):
         raise StorageError(

@@ -44,8 +44,12 @@ ROOM_WAIT_S: Final = 0.2
 #: Offset used until the real one is known; the partition is paused meanwhile, so nothing is fetched from it.
 _NOT_YET: Final = 0
 
-#: A subscription that matches no topic (a topic's name holds no slash): see :meth:`Poller._join_once_more`.
+#: A subscription that matches no topic (a topic's name holds no slash): see :meth:`Poller._ask_for_round`.
 _NO_TOPIC: Final = "^/$"
+
+#: A round needs one heartbeat of every member, 3 s at most. Waiting for five of them before asking in the
+#: hard way, which gives everything up for the time being.
+ROUND_WAIT_S: Final = 15.0
 
 
 class Listener(Protocol):
@@ -124,8 +128,9 @@ class Poller:
         self._closing = False
         self._paused = False
         self._member = ""
-        self._new_member = False
-        self._topics = [topic]
+        #: When a rebalance has to be asked for, monotonic seconds; ``None`` once one has completed.
+        self._round_due: float | None = None
+        self._asked_softly = False
         self._metadata: Any = None
         self._metadata_at = -1.0
         self._metadata_wanted = False
@@ -138,12 +143,12 @@ class Poller:
         return len(self._sources) if self._paused else 0
 
     def start(self) -> None:
-        self._subscribe()
+        self._subscribe([self._topic])
         self._thread.start()
 
-    def _subscribe(self) -> None:
+    def _subscribe(self, topics: list[str]) -> None:
         self._consumer.subscribe(
-            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def group_metadata(self, newer_than: float) -> Any:
@@ -178,8 +183,7 @@ class Poller:
             while not self._stopping.is_set():
                 while self._commands:
                     self._commands.popleft()()
-                if self._new_member:
-                    self._join_once_more()
+                self._ask_for_round()
                 self._press()
                 first = self._consumer.poll(POLL_S)
                 if first is not None:
@@ -192,18 +196,25 @@ class Poller:
         except BaseException as error:
             self._listener.failed(error)
 
-    def _join_once_more(self) -> None:
-        """Make the group divide its partitions once more, after this process has become a member.
+    def _ask_for_round(self) -> None:
+        """See to it that the group divides its partitions once more after this process has become a member.
 
         A static member that died inside of ``on_revoke`` and came back within the session timeout gets its
         old place without a rebalance, and the round that was to hand out what it had given up never happens:
         those partitions belong to nobody until the next change of membership (measured). The same when a
-        member gave itself up for lost before the group did. librdkafka has no call for a rebalance; a changed
-        subscription is one.
+        member gave itself up for lost before the group did. librdkafka has no call for a rebalance. The first
+        subscription with a pattern causes one (measured), later ones do not; leaving the topic and coming
+        back always does, at the price of being without partitions meanwhile.
         """
-        self._new_member = False
-        self._topics = [self._topic] if len(self._topics) > 1 else [self._topic, _NO_TOPIC]
-        self._subscribe()
+        now = time.monotonic()
+        if self._round_due is None or now < self._round_due:
+            return
+        self._round_due = now + ROUND_WAIT_S
+        if self._asked_softly:
+            self._log.warning("rebalance_asked", member=self._member)
+            self._consumer.unsubscribe()
+        self._asked_softly = True
+        self._subscribe([self._topic, _NO_TOPIC])
 
     def serve_metadata(self) -> None:
         """Polling thread: also while it waits inside of a rebalance callback, or the commit it waits for
@@ -324,8 +335,8 @@ class Poller:
             if given:
                 consumer.pause(given)
             member = read_group_meta(consumer.consumer_group_metadata()).member_id
-            if member != self._member:
-                self._member, self._new_member = member, True
+            new = member != self._member
+            self._member, self._round_due = member, time.monotonic() if new else None
             epochs = []
             for item in given:
                 epoch = self._listener.next_epoch()
