@@ -1,0 +1,253 @@
+"""RocksDB per partition, reading sessions through it, and sealing: real disk, no broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.test_step import KEY, PARTITION, SLOTS, event, record
+from engine.traffic import TENANT
+from refold.core.evolve import evolve
+from refold.core.session import initial
+from refold.engine import history, rows, seal
+from refold.engine.assignment import Assignment
+from refold.engine.cache import SessionCache
+from refold.engine.commit import Written
+from refold.engine.overlay import Overlay, apply
+from refold.engine.sabotage import Sabotage
+from refold.engine.seal import Sealer
+from refold.engine.sessions import Sessions
+from refold.engine.step import Limits, step
+from refold.engine.store import Batch, Memory, Store, set_aside
+from refold.errors import InvariantViolation, StorageError
+from refold.topology.names import TopicNames
+from refold.wire.events import decode_event
+from refold.wire.journal import decode_journal
+from refold.wire.snapshot import encode_snapshot
+
+FRONTIER = rows.Frontier("ts", "th", 10, 20, 3, 1_000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    opened = Store(tmp_path / "p0", Memory())
+    yield opened
+    opened.close()
+
+
+def test_a_batch_carries_its_frontier(store: Store, tmp_path: Path) -> None:
+    assert store.empty()
+    assert store.frontier() is None
+    batch = Batch()
+    batch.put_state(b"a/1", rows.pack(4, b"t", b"snap"))
+    batch.put_block(history.block_key(b"a/1", 0), b"block")
+    batch.frontier(FRONTIER)
+    store.write(batch)
+    assert not store.empty()
+    store.close()
+    again = Store(tmp_path / "p0", Memory())
+    assert again.frontier() == FRONTIER
+    row = again.row(b"a/1")
+    assert row is not None
+    assert rows.seq_of(row) == 4
+    assert again.block(b"a/1", 0) == b"block"
+    assert again.block(b"a/1", 1) is None
+    assert again.keys() == [b"a/1"]
+    batch = Batch()
+    batch.delete_state(b"a/1")
+    batch.delete_block(history.block_key(b"a/1", 0))
+    again.write(batch)
+    assert again.row(b"a/1") is None
+    assert again.empty()
+    again.close()
+
+
+def test_after_a_kill_the_disk_is_behind_but_whole(tmp_path: Path) -> None:
+    """Goal: no write-ahead log is needed. Method: write, flush, write more, die; look at what is there."""
+    program = """
+import os, sys
+from pathlib import Path
+from refold.engine import rows
+from refold.engine.store import Batch, Memory, Store
+store = Store(Path(sys.argv[1]), Memory())
+for number in range(1, 201):
+    batch = Batch()
+    for key in range(20):
+        batch.put_state(b"a/%d" % key, rows.pack(number, b"", b"x" * 500))
+    batch.frontier(rows.Frontier("s", "h", number, number, 0, 0))
+    store.write(batch)
+    if number == 100:
+        store.flush()
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "p")], check=False, env=os.environ)
+    assert done.returncode == -9
+    store = Store(tmp_path / "p", Memory())
+    frontier = store.frontier()
+    assert frontier is not None
+    assert 100 <= frontier.inbox_next <= 200
+    for key in range(20):
+        row = store.row(b"a/%d" % key)
+        assert row is not None
+        assert rows.seq_of(row) == frontier.inbox_next
+    store.close()
+
+
+def test_a_locked_directory_names_the_way_out(store: Store) -> None:
+    with pytest.raises(StorageError, match="locked by another process.*--data-dir"):
+        Store(store.path, Memory())
+
+
+def test_a_damaged_db_is_explained_and_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "p0"
+    Store(path, Memory()).close()
+    (path / "CURRENT").write_text("nonsense\n")
+    with pytest.raises(StorageError, match="only a cache of the state topic"):
+        Store(path, Memory())
+    set_aside(path)
+    Store(path, Memory()).close()
+    (path / "CURRENT").write_text("nonsense again\n")
+    set_aside(path)
+    assert not path.exists()
+    assert (tmp_path / "p0.aside").exists()
+
+
+# --- sessions and seal -----------------------------------------------------------------------------------
+
+
+class Bench:
+    """Sessions over a real store, two overlays, and a commit done by hand."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        assignment = Assignment()
+        part = assignment.add(PARTITION, 1)
+        part.written = Written(store, "ts", "th", 0, 0)
+        self.inflight: Overlay | None = None
+        self.current = Overlay()
+        self.sessions = Sessions(
+            TopicNames("t"),
+            Limits(1_179_648, 1_179_648, 1_114_112, 1_048_576),
+            SLOTS,
+            assignment,
+            SessionCache(1_000_000),
+            lambda: [self.current] if self.inflight is None else [self.inflight, self.current],
+            Sabotage(),
+        )
+        self.sealer = Sealer(self.sessions)
+        self.offset = 0
+
+    def fold(self, *values: bytes | None) -> list[Any]:
+        part = self.current.part(PARTITION, 1, self.offset)
+        done = []
+        for value in values:
+            one = record(value, self.offset)
+            effects = step(self.sessions, one)
+            apply(self.current, part, one, effects)
+            done.append(effects)
+            self.offset += 1
+        return done
+
+    async def begin_commit(self) -> list[tuple[bytes, BaseException]]:
+        self.inflight, self.current = self.current, Overlay()
+        return await self.sealer.seal(self.inflight)
+
+    def write(self) -> None:
+        assert self.inflight is not None
+        part = self.inflight.parts[PARTITION]
+        batch = Batch()
+        for key, touched in part.touched.items():
+            if touched.encoded is None:
+                batch.delete_state(key)
+            else:
+                batch.put_state(key, rows.pack(touched.seq, b"", touched.encoded))
+        batch.frontier(rows.Frontier("ts", "th", part.next_offset, 0, 0, 0))
+        self.store.write(batch)
+
+    def journal(self) -> list[Any]:
+        return [
+            decode_journal(item.value)
+            for overlay in (self.inflight, self.current)
+            if overlay is not None and PARTITION in overlay.parts
+            for item in overlay.parts[PARTITION].journal
+        ]
+
+
+def folded(entries: list[Any]) -> bytes | None:
+    session = initial(TENANT, "s1")
+    for e in entries:
+        evolve(session, e.seq, e.time_ms, e.partition, e.offset, e.env, decode_event(e.env))
+    return encode_snapshot(session) if session.seq else None
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_session_is_rebuilt_from_disk_and_both_overlays(store: Store, written: bool) -> None:
+    """Goal: exactly what was accepted so far, whether or not overlay k has reached the disk yet."""
+    bench = Bench(store)
+    bench.fold(event(1), event(2), None, event(3), event(4))
+    await bench.begin_commit()
+    bench.fold(event(5), event(6))
+    entry = bench.sessions.cached(KEY)
+    assert entry is not None
+    before = encode_snapshot(entry.session)
+    if written:
+        bench.write()
+    entry.session.head = "half changed"
+    assert bench.sessions.rebuild(entry) is entry
+    assert encode_snapshot(entry.session) == before == folded(bench.journal())
+
+
+async def test_a_session_that_cannot_be_encoded_is_quarantined_at_the_seal(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: only that session is affected, and what is committed is still a fold of the journal."""
+    bench = Bench(store)
+    bench.fold(event(1))
+    assert await bench.begin_commit() == []
+    bench.write()
+    first = bench.journal()
+    bench.inflight = None
+    real = seal.encode_snapshot
+
+    def broken(session: Any) -> bytes:
+        if session.status == "open" and session.seq == 3:
+            raise InvariantViolation("too large, or whatever")
+        return real(session)
+
+    monkeypatch.setattr(seal, "encode_snapshot", broken)
+    bench.fold(event(2), event(3), b"bad")
+    ((key, error),) = await bench.begin_commit()
+    assert key == KEY
+    assert isinstance(error, InvariantViolation)
+    assert bench.inflight is not None
+    part = bench.inflight.parts[PARTITION]
+    types = [e.env.type for e in bench.journal()]
+    assert types == ["SessionQuarantined", "SessionEventParked", "SessionEventParked"]
+    assert part.touched[KEY].encoded == folded([*first, *bench.journal()])
+    assert {offset: r.ruling.code for offset, r in part.rulings.items()} == {  # type: ignore[union-attr]
+        1: "quarantined",
+        2: "quarantined",
+        3: "bad_magic",
+    }
+    # Rejected with the producers' own bytes.
+    assert [out.value for out in part.outputs] == [b"bad", event(2), event(3)]
+    assert (part.next_offset, bench.inflight.records) == (4, 3)
+
+
+async def test_what_cannot_be_encoded_even_in_quarantine_ends_the_worker(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(store)
+    bench.fold(event(1))
+
+    def broken(_session: Any) -> bytes:
+        raise InvariantViolation("never")
+
+    monkeypatch.setattr(seal, "encode_snapshot", broken)
+    with pytest.raises(InvariantViolation):
+        await bench.begin_commit()
