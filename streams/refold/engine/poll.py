@@ -360,10 +360,11 @@ class Poller:
     ) -> None:
         try:
             numbers = [item.partition for item in partitions]
-            for number in numbers:
-                self._sources.pop(number, None)
             if not self._closing and numbers:
                 settle(numbers)
+            # Not before: the commit that is waited for is still theirs (:meth:`_read_metadata`).
+            for number in numbers:
+                self._sources.pop(number, None)
             consumer.incremental_unassign(partitions)
         except BaseException as error:
             self._listener.failed(error)
