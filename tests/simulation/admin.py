@@ -39,7 +39,11 @@ class Admin:
         self._trouble = trouble
 
     def list_consumer_group_offsets(
-        self, requests: Sequence[ConsumerGroupTopicPartitions], *, require_stable: bool, request_timeout: float
+        self,
+        requests: Sequence[ConsumerGroupTopicPartitions],
+        *,
+        require_stable: bool,
+        request_timeout: float,
     ) -> Mapping[str, Answer]:
         self._kernel.pause()
         group = self._broker.group
@@ -61,7 +65,8 @@ class Admin:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, OffsetSpec], *, isolation_level: Any, request_timeout: float
     ) -> Mapping[TopicPartition, Answer]:
-        """Only ``read_uncommitted`` is asked for: a mark at the last stable offset would be rule T's mistake."""
+        """Only ``read_uncommitted`` is asked for: a mark at the last stable offset would be rule T's
+        mistake."""
         self._kernel.pause()
         if isolation_level.name != "READ_UNCOMMITTED":
             raise AssertionError("rule T takes the high watermark")

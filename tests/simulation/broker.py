@@ -1,4 +1,5 @@
-"""The simulated cluster: topics, the transaction coordinator and one group, and what an operator does to them."""
+"""The simulated cluster: topics, the transaction coordinator and one group, and what an operator does to
+them."""
 
 from __future__ import annotations
 
@@ -15,17 +16,23 @@ DELETE_RETENTION_MS: Final = 6_000
 
 
 class Broker:
-    def __init__(self, kernel: Kernel, topics: tuple[str, ...], partitions: int, group: str, chance: random.Random) -> None:
+    def __init__(
+        self, kernel: Kernel, topics: tuple[str, ...], partitions: int, group: str, chance: random.Random
+    ) -> None:
         self.kernel = kernel
         self.partitions = partitions
-        self.logs = {(topic, number): PartitionLog(topic, number) for topic in topics for number in range(partitions)}
+        self.logs = {
+            (topic, number): PartitionLog(topic, number) for topic in topics for number in range(partitions)
+        }
         self.group = Group(kernel, group, partitions, chance)
         self.transactions = Transactions(kernel, self.log, self.group.pending, self.group.settle)
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         return self.logs[topic, partition]
 
-    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
+    def append(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers | None
+    ) -> int:
         """A plain producer's record."""
         return self.log(topic, partition).append(self.kernel.now_ms, key, value, headers)
 

@@ -1,8 +1,8 @@
 """librdkafka's consumers: the group member the engine polls with, and the reader a restore uses.
 
-The member's background thread is a timer of its process: heartbeats, joins and new generations happen while the
-application does something else, and stop when the process is stopped. Rebalance callbacks are served by ``poll`` and
-``consume`` only.
+The member's background thread is a timer of its process: heartbeats, joins and new generations happen while
+the application does something else, and stop when the process is stopped. Rebalance callbacks are served by
+``poll`` and ``consume`` only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from .log import Stored
 #: How often the background thread does something.
 BACKGROUND_US: Final = 20_000
 
-#: Records fetched at once: drawn from 1 to this, so that batches differ.
-FETCH_RECORDS_MAX: Final = 12
+#: Records fetched at once: from 1 to one of these, drawn per run, so that batches differ.
+FETCH_RECORDS_MAX: Final = (1, 3, 12, 40)
+#: A restore's reader.
+READ_RECORDS_MAX: Final = 12
 
 _Callback = Callable[[Any, list[TopicPartition]], None]
 
@@ -43,15 +45,28 @@ def message_of(topic: str, partition: int, entry: Stored) -> Message:
 
 class GroupConsumer:
     def __init__(
-        self, kernel: Kernel, broker: Broker, process: Process, instance: str, *, topic: str, session_ms: int
+        self,
+        kernel: Kernel,
+        broker: Broker,
+        process: Process,
+        instance: str,
+        *,
+        topic: str,
+        session_ms: int,
+        fetch_records_max: int,
     ) -> None:
         self._kernel = kernel
+        self._fetch_records_max = fetch_records_max
         self._broker = broker
         self._group = broker.group
         self._process = process
         self._instance = instance
         self._topic = topic
-        self._topics: list[str] = []
+        #: Whether a pattern was ever subscribed to, and whether the last call was ``unsubscribe``.
+        self._pattern = False
+        self._left = False
+        #: Last time the background thread ran.
+        self._contact_us = kernel.now_us
         self._session_us = session_ms * 1000
         self._member_id = ""
         self._generation = -1
@@ -66,19 +81,47 @@ class GroupConsumer:
         self._on: dict[str, _Callback] = {}
         self._to_assign: list[int] = []
 
-    def subscribe(self, topics: list[str], on_assign: _Callback, on_revoke: _Callback, on_lost: _Callback) -> None:
+    def subscribe(
+        self, topics: list[str], on_assign: _Callback, on_revoke: _Callback, on_lost: _Callback
+    ) -> None:
         first = not self._on
         self._on = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
-        changed, self._topics = self._topics != topics, list(topics)
+        pattern = any(topic.startswith("^") for topic in topics)
         if first:
             self._kernel.after(0, self._background, self._process)
-        elif changed:
-            # Another subscription makes a member join again; the same one does not (measured).
+        elif self._left or (pattern and not self._pattern):
+            # Another list does not make a member join again, but the first one with a pattern does, and so
+            # does coming back after unsubscribe (measured).
             self._rejoin = True
+        self._pattern = self._pattern or pattern
+        self._left = False
+
+    def unsubscribe(self) -> None:
+        """Everything is revoked; a static member stays in the group (measured)."""
+        self._kernel.alive()
+        self._left = True
+        self._joining = False
+        self._callbacks.clear()
+        self._to_assign = []
+        if self._parts:
+            self._callbacks.append(("revoke", sorted(self._parts)))
 
     def consumer_group_metadata(self) -> bytes:
         self._kernel.alive()
         return Membership(self._generation, self._member_id, self._instance).encode(self._group.name)
+
+    @property
+    def member_id(self) -> str:
+        return self._member_id
+
+    @property
+    def in_callback(self) -> bool:
+        """Whether the application has a rebalance to answer."""
+        return bool(self._callbacks)
+
+    def ask_to_join(self) -> None:
+        """The background thread's next request is JoinGroup, as after a change of the subscription."""
+        self._rejoin = True
 
     def still_given(self, partition: int) -> bool:
         """Whether the group, at this moment, means this member to own the partition (for checkers)."""
@@ -90,6 +133,10 @@ class GroupConsumer:
     def _background(self) -> None:
         if self._closed or self._fatal is not None:
             return
+        silent_us, self._contact_us = self._kernel.now_us - self._contact_us, self._kernel.now_us
+        if silent_us > self._session_us and self._member_id:
+            # librdkafka looks at its own clock first: it gives everything up without asking (measured).
+            self._lose()
         delay = BACKGROUND_US // 2 + self._kernel.chance.randrange(BACKGROUND_US)
         self._kernel.after(delay, self._background, self._process)
         if self._joining:
@@ -97,7 +144,9 @@ class GroupConsumer:
         elif self._callbacks:
             # A rebalance waits for the application: heartbeats go on, nothing else does.
             if self._member_id and self._generation >= 0:
-                self._heed(self._group.heartbeat(self._member_id, self._instance, self._generation), busy=True)
+                self._heed(
+                    self._group.heartbeat(self._member_id, self._instance, self._generation), busy=True
+                )
         elif self._rejoin:
             self._join()
         else:
@@ -210,10 +259,15 @@ class GroupConsumer:
             log = self._broker.log(self._topic, number)
             if part.position < log.start or part.position > log.end:
                 self._buffer.append(
-                    Message(self._topic, number, part.position, error=error(KafkaError._AUTO_OFFSET_RESET, "no such offset"))
+                    Message(
+                        self._topic,
+                        number,
+                        part.position,
+                        error=error(KafkaError._AUTO_OFFSET_RESET, "no such offset"),
+                    )
                 )
                 continue
-            found, part.position = log.read(part.position, 1 + chance.randrange(FETCH_RECORDS_MAX))
+            found, part.position = log.read(part.position, 1 + chance.randrange(self._fetch_records_max))
             self._buffer.extend(message_of(self._topic, number, entry) for entry in found)
             if found and chance.random() < 0.3:
                 return
@@ -252,7 +306,9 @@ class GroupConsumer:
 
     def _rewind_to_buffered(self, number: int) -> None:
         """Pausing throws prefetched records away; they are fetched again."""
-        first = next((m.offset() for m in self._buffer if m.partition() == number and m.error() is None), None)
+        first = next(
+            (m.offset() for m in self._buffer if m.partition() == number and m.error() is None), None
+        )
         if first is not None:
             self._parts[number].position = first
         self._purge(number)
@@ -270,7 +326,8 @@ class GroupConsumer:
 
 
 class Reader:
-    """A consumer outside of any group, ``read_committed``, with end-of-partition events at the last stable offset."""
+    """A consumer outside of any group, ``read_committed``, with end-of-partition events at the last stable
+    offset."""
 
     def __init__(self, kernel: Kernel, broker: Broker) -> None:
         self._kernel = kernel
@@ -305,10 +362,12 @@ class Reader:
             log = self._broker.log(*place)
             if position < log.start:
                 self._buffer.append(
-                    Message(*place, position, error=error(KafkaError._AUTO_OFFSET_RESET, "the offset is gone"))
+                    Message(
+                        *place, position, error=error(KafkaError._AUTO_OFFSET_RESET, "the offset is gone")
+                    )
                 )
                 continue
-            found, self._at[place] = log.read(position, 1 + self._kernel.chance.randrange(FETCH_RECORDS_MAX))
+            found, self._at[place] = log.read(position, 1 + self._kernel.chance.randrange(READ_RECORDS_MAX))
             self._buffer.extend(message_of(*place, entry) for entry in found)
             stable = log.stable
             if self._at[place] >= stable and self._eof.get(place) != stable:

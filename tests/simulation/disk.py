@@ -1,6 +1,6 @@
-"""A machine's disk as RocksDB without a write-ahead log leaves it: a crash keeps a prefix of the batches since the
-last flush, never a part of a batch. Stands in for ``refold.engine.store``; which names it replaces is in ``seams``.
-"""
+"""A machine's disk as RocksDB without a write-ahead log leaves it: a crash keeps a prefix of the batches
+since the last flush, never a part of a batch. Stands in for ``refold.engine.store``; which names it replaces
+is in ``seams``."""
 
 from __future__ import annotations
 
@@ -163,6 +163,10 @@ class Store:
 
     def keys(self) -> Iterable[bytes]:
         return [key[1:] for key in sorted(self._database.live) if key.startswith(rows.STATE)]
+
+    def flush(self) -> None:
+        self._disk.kernel.alive()
+        self._database.flush()
 
     def close(self, *, flush: bool = True) -> None:
         if self._closed:

@@ -9,10 +9,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """``…_at_point``/``…_in_restore``: per named point reached; ``…_per_s``: per virtual second; the others per use.
+    """``…_at_point``/``…_in_restore``: per named point reached; ``…_per_s``: per virtual second; the others
+    per use.
 
-    A stopped worker goes on when others own its partitions and have restored them (``wake_early``: the chance that it
-    is continued before).
+    A stopped worker goes on when others own its partitions and have restored them (``wake_early``: the chance
+    that it is continued before).
     """
 
     crash_at_point: float = 0.0
@@ -56,8 +57,8 @@ ALL: Final = FaultPlan(
     stop_at_point=0.01,
     crash_in_restore=0.03,
     stop_in_restore=0.03,
-    crash_in_rebalance=0.03,
-    stop_in_rebalance=0.03,
+    crash_in_rebalance=0.06,
+    stop_in_rebalance=0.06,
     crash_per_s=0.05,
     stop_per_s=0.05,
     wake_early=0.3,
@@ -66,7 +67,7 @@ ALL: Final = FaultPlan(
     evict_per_s=0.1,
     abortable=0.01,
     timeout=0.01,
-    delivery_failure=0.0005,
+    delivery_failure=0.001,
     queue_full=0.002,
     chunk_twice=0.005,
     chunk_lost=0.005,
@@ -78,7 +79,8 @@ ALL: Final = FaultPlan(
     late_markers=0.3,
 )
 
-#: A swarm leaves each fault out with this probability: a fault that is always there hides what happens without it.
+#: A swarm leaves each fault out with this probability: a fault that is always there hides what happens
+#: without it.
 SWARM_LEAVES_OUT: Final = 0.4
 #: … and scales the others by a factor from this list.
 SWARM_SCALES: Final = (0.3, 1.0, 3.0)

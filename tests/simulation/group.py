@@ -1,15 +1,16 @@
 """The group coordinator: classic protocol, cooperative assignment, static members, transactional offsets.
 
-What fences (measured): ``TxnOffsetCommit`` checks the member id and its generation, for a static member the instance
-too, and nothing about partitions; an empty offset list or metadata without a membership is accepted from anybody.
-A fetch of *stable* offsets is refused while a transaction that writes the offset is undecided or unmarked.
+What fences (measured): ``TxnOffsetCommit`` checks the member id and its generation, for a static member the
+instance too, and nothing about partitions; an empty offset list or metadata without a membership is accepted
+from anybody. A fetch of *stable* offsets is refused while a transaction that writes the offset is undecided
+or unmarked.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaError
@@ -38,7 +39,8 @@ class Member:
 class Offset:
     offset: int
     metadata: str
-    #: Place in the offsets topic: a transaction's offset never replaces a newer one when its marker arrives late.
+    #: Place in the offsets topic: a transaction's offset never replaces a newer one when its marker arrives
+    #: late.
     at: int
 
 
@@ -74,7 +76,11 @@ class Group:
             member_id = f"{instance}-{self._ids}"
             member = Member(member_id, instance, timeout_us, self._kernel.now_us, owned)
             self._instances[instance] = member_id
-            if before is not None and (old := self.members.pop(before, None)) is not None and not self.preparing:
+            if (
+                before is not None
+                and (old := self.members.pop(before, None)) is not None
+                and not self.preparing
+            ):
                 # A static member came back: same assignment, same generation, no rebalance.
                 member.generation, member.given = self.generation, old.given
                 member.owned = old.given
@@ -189,7 +195,9 @@ class Group:
             if member is None:
                 self.fenced_commits += 1
                 if who.instance and who.instance in self._instances:
-                    raise raised(KafkaError.FENCED_INSTANCE_ID, "another member has the instance id", abort=True)
+                    raise raised(
+                        KafkaError.FENCED_INSTANCE_ID, "another member has the instance id", abort=True
+                    )
                 raise raised(KafkaError.UNKNOWN_MEMBER_ID, "the member is not in the group", abort=True)
             if member.generation != who.generation:
                 self.fenced_commits += 1

@@ -1,6 +1,8 @@
-"""Small values every simulated client shares: errors with librdkafka's flags, messages, and how often things go wrong.
+"""Small values every simulated client shares: errors with librdkafka's flags, messages, and how often things
+go wrong.
 
-``KafkaError`` and ``KafkaException`` are confluent-kafka's own, so that the engine's handlers meet the real thing.
+``KafkaError`` and ``KafkaException`` are confluent-kafka's own, so that the engine's handlers meet the real
+thing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Virtual time, simulated processes and their threads, one of which runs at a time.
 
-The engine's code blocks (librdkafka calls block), so each of its threads is a real thread here; but a thread only
-runs while it holds the baton, and it hands the baton back at every simulated call. Who gets it next is drawn from the
-schedule PRNG. Nothing runs in parallel, so a run is a function of its seeds.
+The engine's code blocks (librdkafka calls block), so each of its threads is a real thread here; but a thread
+only runs while it holds the baton, and it hands the baton back at every simulated call. Who gets it next is
+drawn from the schedule PRNG. Nothing runs in parallel, so a run is a function of its seeds.
 
 - A *stopped* process (SIGSTOP) keeps its threads where they are until it is continued.
-- A *killed* process's threads get :class:`Killed` where they are, one after the other; while they unwind, every
-  simulated call raises it again, so that no clean-up of a dead process has an effect.
-- Time only moves between steps: one step is :data:`STEP_US`, and when nobody can run it jumps to the next timer.
+- A *killed* process's threads get :class:`Killed` where they are, one after the other; while they unwind,
+  every simulated call raises it again, so that no clean-up of a dead process has an effect.
+- Time only moves between steps: one step is :data:`STEP_US`, and when nobody can run it jumps to the next
+  timer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ STEP_US: Final = 500
 #: Virtual epoch: 2023-11-14T22:13:20Z, so that times look like times.
 EPOCH_MS: Final = 1_700_000_000_000
 
-#: A thread that does not hand back the baton for this long (real time) is a hang of the harness or the engine.
+#: Steps that threads take among themselves before the main loop looks at the world again.
+HOPS_MAX: Final = 16
+
+#: A thread that does not hand back the baton for this long (real time) is a hang of the harness or the
+#: engine.
 HANG_S: Final = 60.0
 
 
@@ -88,13 +93,12 @@ _idle: Final[list[_Carrier]] = []
 class Fiber:
     """A simulated thread."""
 
-    __slots__ = ("carrier", "done", "error", "killed", "name", "predicate", "process", "started", "wake_us")
+    __slots__ = ("carrier", "done", "error", "killed", "name", "predicate", "process", "wake_us")
 
     def __init__(self, process: Process, name: str) -> None:
         self.process = process
         self.name = name
         self.carrier: _Carrier | None = None
-        self.started = False
         self.done = False
         self.killed = False
         self.error: BaseException | None = None
@@ -117,6 +121,8 @@ class Kernel:
         self._timer_count = 0
         self._main = threading.Lock()
         self._main.acquire()
+        self._last: Fiber | None = None
+        self._hops_left = 0
         self._digest = sha256()
         self.lines: list[str] | None = None
         self.errors: list[tuple[Fiber, BaseException]] = []
@@ -157,6 +163,7 @@ class Kernel:
                 # What the dead say while they unwind is not heard.
                 fiber.error = None if fiber.killed or fiber.process.dead else error
             fiber.done = True
+            self._last = fiber
             self._main.release()
 
         carrier.job = job
@@ -164,31 +171,62 @@ class Kernel:
         return fiber
 
     def _switch(self, fiber: Fiber) -> None:
-        before = self.current
-        self.current = fiber
-        fiber.started = True
+        """Main loop: give the baton away until it comes back."""
+        before, self.current = self.current, fiber
+        self._hops_left = HOPS_MAX
         carrier = fiber.carrier
         assert carrier is not None
         carrier.go.release()
         if not self._main.acquire(timeout=HANG_S):
-            raise Hang(f"{fiber.process.name}/{fiber.name} blocks for real; its wait is not simulated")
+            stuck = self.current
+            raise Hang(f"{stuck.process.name}/{stuck.name} blocks for real; its wait is not simulated")
         self.current = before
-        if fiber.done:
-            self.fibers.remove(fiber)
-            carrier.job = None
-            _idle.append(carrier)
-            fiber.carrier = None
-            if fiber.error is not None:
-                self.errors.append((fiber, fiber.error))
+        last = self._last
+        if last is not None and last.done:
+            self.fibers.remove(last)
+            assert last.carrier is not None
+            last.carrier.job = None
+            _idle.append(last.carrier)
+            last.carrier = None
+            if last.error is not None:
+                self.errors.append((last, last.error))
+        self._last = None
 
     def _yield(self) -> None:
+        """A thread hands the baton on: to the next thread directly where nothing else is due, else to the
+        main loop (a wake-up of an operating system thread is what a step costs)."""
         fiber = self.current
-        assert fiber is not None and fiber.carrier is not None
-        self._main.release()
-        fiber.carrier.go.acquire()
+        assert fiber is not None
+        assert fiber.carrier is not None
+        following = self._next_directly(fiber)
+        if following is not fiber:
+            if following is None:
+                self._last = fiber
+                self._main.release()
+            else:
+                self.current = following
+                assert following.carrier is not None
+                following.carrier.go.release()
+            fiber.carrier.go.acquire()
         fiber.wake_us = fiber.predicate = None
         if fiber.killed:
             raise Killed
+
+    def _next_directly(self, fiber: Fiber) -> Fiber | None:
+        if self._hops_left <= 0 or fiber.killed or not fiber.process.running:
+            return None
+        if self._timers and self._timers[0][0] <= self.now_us + STEP_US:
+            return None
+        ready = self.runnable()
+        if not ready:
+            return None
+        self._hops_left -= 1
+        self.steps += 1
+        self.now_us += STEP_US
+        return self._choose(ready)
+
+    def _choose(self, ready: list[Fiber]) -> Fiber:
+        return ready[0] if len(ready) == 1 else ready[self.chance.randrange(len(ready))]
 
     def alive(self) -> None:
         """Every simulated call begins with it: the dead do nothing."""
@@ -206,8 +244,8 @@ class Kernel:
         self.wait(None, int(seconds * 1_000_000))
 
     def wait(self, predicate: Callable[[], bool] | None, timeout_us: int | None = None) -> bool:
-        """Until the predicate holds (True) or the time is over (False). Outside of a simulated thread the world is
-        stepped meanwhile."""
+        """Until the predicate holds (True) or the time is over (False). Outside of a simulated thread the
+        world is stepped meanwhile."""
         self.alive()
         end = None if timeout_us is None else self.now_us + timeout_us
         fiber = self.current
@@ -228,8 +266,8 @@ class Kernel:
     # --- timers --------------------------------------------------------------------------------------
 
     def after(self, delay_us: int, action: Callable[[], None], process: Process | None = None) -> None:
-        """Run ``action`` later, on nobody's thread. With a process: as its background thread, so not while it is
-        stopped (then: when it is continued) and never after its death."""
+        """Run ``action`` later, on nobody's thread. With a process: as its background thread, so not while it
+        is stopped (then: when it is continued) and never after its death."""
         self._timer_count += 1
         heapq.heappush(self._timers, (self.now_us + delay_us, self._timer_count, process, action))
 
@@ -310,11 +348,12 @@ class Kernel:
         self._fire()
         ready = self.runnable()
         if ready:
-            fiber = ready[0] if len(ready) == 1 else ready[self.chance.randrange(len(ready))]
-            self._switch(fiber)
+            self._switch(self._choose(ready))
             self._reap()
             return True
-        moments = [fiber.wake_us for fiber in self.fibers if fiber.process.running and fiber.wake_us is not None]
+        moments = [
+            fiber.wake_us for fiber in self.fibers if fiber.process.running and fiber.wake_us is not None
+        ]
         if self._timers:
             moments.append(self._timers[0][0])
         if not moments:

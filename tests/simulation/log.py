@@ -1,8 +1,8 @@
 """One partition of the simulated broker: records and markers at offsets, as Kafka keeps them.
 
-Measured on a real broker and modelled here: markers occupy offsets, the last stable offset is the first offset of the
-oldest open transaction, end-of-partition for a ``read_committed`` reader is the last stable offset, aborted records
-are invisible to it, and compaction keeps offsets and markers.
+Measured on a real broker and modelled here: markers occupy offsets, the last stable offset is the first
+offset of the oldest open transaction, end-of-partition for a ``read_committed`` reader is the last stable
+offset, aborted records are invisible to it, and compaction keeps offsets and markers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ Headers = list[tuple[str, bytes]]
 
 
 class Stored(NamedTuple):
-    """A record, or a marker when ``control`` is set (``"commit"`` or ``"abort"``). ``pid`` -1: no transaction."""
+    """A record, or a marker when ``control`` is set (``"commit"`` or ``"abort"``). ``pid`` -1: no
+    transaction."""
 
     offset: int
     time_ms: int
@@ -74,8 +75,8 @@ class PartitionLog:
         )
 
     def read(self, position: int, count: int) -> tuple[list[Stored], int]:
-        """``read_committed``: up to ``count`` records from ``position``, and the position after them (past markers
-        and aborted records, never past the last stable offset)."""
+        """``read_committed``: up to ``count`` records from ``position``, and the position after them (past
+        markers and aborted records, never past the last stable offset)."""
         found: list[Stored] = []
         stable = self.stable
         at = bisect_left(self._offsets, position)
@@ -102,8 +103,9 @@ class PartitionLog:
         return self._entries[bisect_left(self._offsets, offset) :]
 
     def compact(self, *, up_to: int, drop_tombstones_before_ms: int) -> int:
-        """Clean what lies below ``up_to`` and the last stable offset: superseded and aborted records go, offsets stay.
-        Returns how many went. The newest record of a key stays, a tombstone until it is old enough."""
+        """Clean what lies below ``up_to`` and the last stable offset: superseded and aborted records go,
+        offsets stay. Returns how many went. The newest record of a key stays, a tombstone until it is old
+        enough."""
         limit = min(up_to, self.stable)
         newest: dict[bytes, int] = {}
         for entry in self._entries:

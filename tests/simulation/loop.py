@@ -1,7 +1,7 @@
 """An event loop, executor and threads on the kernel: what the engine's asyncio and threading run on here.
 
-The loop is asyncio's own; only its selector is ours, which waits on virtual time. A stopped or killed process stops or
-dies inside of ``select`` like anywhere else.
+The loop is asyncio's own; only its selector is ours, which waits on virtual time. A stopped or killed process
+stops or dies inside of ``select`` like anywhere else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from .kernel import Fiber, Kernel, Killed, Process
 
-#: One in so many turns of a busy loop hands the baton on: others run between two callbacks, not only between waits.
+#: One in so many turns of a busy loop hands the baton on: others run between two callbacks, not only between
+#: waits.
 BUSY_TURNS: Final = 3
 
 
@@ -122,6 +123,9 @@ class Crossing:
         self._kernel = kernel
         self._inner = inner
 
+    def done(self) -> bool:
+        return self._inner.done()
+
     def result(self, timeout: float | None = None) -> Any:
         if not self._kernel.wait(self._inner.done, None if timeout is None else int(timeout * 1_000_000)):
             raise TimeoutError
@@ -137,7 +141,9 @@ class Asyncio:
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
 
-    def run_coroutine_threadsafe(self, work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Crossing:
+    def run_coroutine_threadsafe(
+        self, work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
+    ) -> Crossing:
         self._kernel.alive()
         if isinstance(loop, SimLoop):
             loop.handed.append(work)
@@ -184,22 +190,31 @@ class Event:
 
 
 class Condition:
-    """Only one simulated thread runs at a time and none is interrupted between two of our calls: no lock is needed."""
+    """Only one simulated thread runs at a time and none is interrupted between two of our calls: no lock is
+    needed."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._notified = 0
 
     def __enter__(self) -> Condition:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         return None
 
     def notify(self, n: int = 1) -> None:
-        return None
+        self._notified += 1
 
-    def notify_all(self) -> None:
-        return None
+    notify_all = notify
+
+    def wait(self, timeout: float | None = None) -> bool:
+        before = self._notified
+        return self._kernel.wait(
+            lambda: self._notified != before, None if timeout is None else int(timeout * 1_000_000)
+        )
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         return self._kernel.wait(predicate, None if timeout is None else int(timeout * 1_000_000))

@@ -1,7 +1,7 @@
 """The right answer: the inbox folded in order by a straight loop, without batches, commits, caches or disks.
 
-Drives the same ``decide`` and ``evolve`` (their own tests judge those), and nothing of the engine but the two events
-the worker makes itself (``refold.engine.made``): partition by partition, offset by offset.
+Drives the same ``decide`` and ``evolve`` (their own tests judge those), and nothing of the engine but the two
+events the worker makes itself (``refold.engine.made``): partition by partition, offset by offset.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """librdkafka's transactional producer, as the engine's commit uses it.
 
-Records are queued and sent by a background thread at its own time, at the latest by ``flush`` or the commit; delivery
-reports come out of ``poll``, ``flush`` and ``commit_transaction``. A fenced producer is fatal for good; an abortable
-error stays until ``abort_transaction``.
+Records are queued and sent by a background thread at its own time, at the latest by ``flush`` or the commit;
+delivery reports come out of ``poll``, ``flush`` and ``commit_transaction``. A fenced producer is fatal for
+good; an abortable error stays until ``abort_transaction``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class _Queued(NamedTuple):
 
 
 class Trouble:
-    """What may go wrong with a call; the world overrides it by the fault plan. Answers are drawn, so ask once."""
+    """What may go wrong with a call; the world overrides it by the fault plan. Answers are drawn, so ask
+    once."""
 
     def queue_full(self) -> bool:
         return False
@@ -239,7 +240,14 @@ class Producer:
             if failure is None:
                 try:
                     offset = self._txns.append(
-                        self._txid, self._pid, self._epoch, item.topic, item.partition, item.key, item.value, item.headers
+                        self._txid,
+                        self._pid,
+                        self._epoch,
+                        item.topic,
+                        item.partition,
+                        item.key,
+                        item.value,
+                        item.headers,
                     )
                     self._touched = True
                 except KafkaException as why:

@@ -1,7 +1,7 @@
 """Which names of the engine's modules are replaced while a simulation runs, and by what: the whole list.
 
-Everything else of the engine is the product's own code. A name that no longer exists fails the run (and a test), so a
-refactoring of the engine cannot silently take the simulator's place.
+Everything else of the engine is the product's own code. A name that no longer exists fails the run (and a
+test), so a refactoring of the engine cannot silently take the simulator's place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .kernel import Kernel
 from .loop import Asyncio, Executor, Threading
 from .producer import Producer, Trouble
 
-#: Rule Z's margin, scaled to a run that lasts seconds (``broker.DELETE_RETENTION_MS`` is scaled the same way).
+#: Rule Z's margin, scaled to a run that lasts seconds (``broker.DELETE_RETENTION_MS`` is scaled the same
+#: way).
 TOMBSTONE_MARGIN_MS: Final = 1_500
 
 #: The slice clock jumps by up to this, so that folds are cut at every possible place.
@@ -65,6 +66,7 @@ def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple
         (engine, "asyncio", Asyncio(kernel)),
         (engine, "ThreadPoolExecutor", pool),
         (poll, "threading", Threading(kernel)),
+        (poll, "time", clock),
         (restore, "time", clock),
         (restore, "clients", clients),
         (restore, "Store", disk.Store),

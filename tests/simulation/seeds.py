@@ -1,7 +1,8 @@
 """One seed, one child PRNG per consumer.
 
-A change of the workload must not move the schedule of a recorded seed, so every consumer draws from a generator of
-its own, seeded from the parent seed and its *name*. Names are append-only: never renamed, never reused.
+A change of the workload must not move the schedule of a recorded seed, so every consumer draws from a
+generator of its own, seeded from the parent seed and its *name*. Names are append-only: never renamed, never
+reused.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ def child(seed: int, name: str) -> random.Random:
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """``workload``: what is sent; ``schedule``: who runs next and how long things take; ``faults``: when a fault of
-    the plan strikes; ``swarm``: which plan; ``disk``: what of the unflushed writes survives a crash."""
+    """``workload``: what is sent; ``schedule``: who runs next and how long things take; ``faults``: when a
+    fault of the plan strikes; ``swarm``: which plan; ``disk``: what of the unflushed writes survives a
+    crash."""
 
     workload: random.Random
     schedule: random.Random

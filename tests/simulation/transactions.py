@@ -1,9 +1,9 @@
 """The transaction coordinator.
 
-Modelled as measured: ``EndTxn`` checks producer id and epoch and nothing else; a decision is durable before its
-markers are written, and the markers arrive on each partition in their own time; the next transaction of the id waits
-for them (CONCURRENT_TRANSACTIONS); ``InitProducerId`` raises the epoch and ends what is open; a transaction older than
-its timeout is aborted with a raised epoch, noticed only when the broker looks.
+Modelled as measured: ``EndTxn`` checks producer id and epoch and nothing else; a decision is durable before
+its markers are written, and the markers arrive on each partition in their own time; the next transaction of
+the id waits for them (CONCURRENT_TRANSACTIONS); ``InitProducerId`` raises the epoch and ends what is open; a
+transaction older than its timeout is aborted with a raised epoch, noticed only when the broker looks.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Transactions:
         return found
 
     def open(self, txid: str, pid: int, epoch: int) -> Transaction:
-        """AddPartitionsToTxn or AddOffsetsToTxn: begins the transaction. Blocks while markers are being written."""
+        """AddPartitionsToTxn or AddOffsetsToTxn: begins the transaction. Blocks while markers are being
+        written."""
         found = self._mine(txid, pid, epoch)
         if found.state not in (State.EMPTY, State.ONGOING):
             self._kernel.wait(lambda: found.state in (State.EMPTY, State.ONGOING))

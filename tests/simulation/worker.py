@@ -1,4 +1,5 @@
-"""One simulated worker process: the real engine, put together as ``refold.engine.worker`` does, on simulated clients."""
+"""One simulated worker process: the real engine, put together as ``refold.engine.worker`` does, on simulated
+clients."""
 
 from __future__ import annotations
 
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "sim"
 SESSION_TIMEOUT_MS: Final = 1_500
-TRANSACTION_TIMEOUT_MS: Final = 1_000
-#: Small, so that entries are evicted and read back, and overlays close by size.
-CACHE_BYTES_MAX: Final = 60_000
-OVERLAY_BYTES_MAX: Final = 48_000
 RESTORE_JITTER_MS_MAX: Final = 100
 TAKEOVER_STALL_MS_MAX: Final = 20_000
 RECORD_BYTES_MAX: Final = 1_048_576
@@ -85,7 +82,9 @@ class Log:
         if self._worker.process.dead:
             return
         self._world.happened[event] += 1
-        shown = " ".join(f"{k}={v}" for k, v in fields.items() if k in ("partition", "partitions", "offset", "reason"))
+        shown = " ".join(
+            f"{k}={v}" for k, v in fields.items() if k in ("partition", "partitions", "offset", "reason")
+        )
         self._world.kernel.trace(self._worker.process.name, f"{event} {shown}")
         if event == "partition_live":
             self._world.partition_live(self._worker, fields["partition"], fields["offset"])
@@ -163,9 +162,9 @@ class Worker:
             instance=self.instance,
             data_dir=Directory(self.disk, "data"),  # type: ignore[arg-type]
             session_timeout_ms=SESSION_TIMEOUT_MS,
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            cache_bytes_max=CACHE_BYTES_MAX,
-            overlay_bytes_max=OVERLAY_BYTES_MAX,
+            transaction_timeout_ms=world.transaction_timeout_ms,
+            cache_bytes_max=world.cache_bytes_max,
+            overlay_bytes_max=world.overlay_bytes_max,
             restore_jitter_ms_max=RESTORE_JITTER_MS_MAX,
             takeover_stall_ms_max=TAKEOVER_STALL_MS_MAX,
             seed=self.lives,
@@ -176,7 +175,7 @@ class Worker:
             kernel,
             world.broker,
             config.transactional_id,
-            TRANSACTION_TIMEOUT_MS,
+            world.transaction_timeout_ms,
             trouble=world.trouble,
             on_end=points.on_end,
         )
@@ -184,7 +183,13 @@ class Worker:
         cluster = Cluster(config, Admin(kernel, world.broker, world.trouble), log=log)  # type: ignore[arg-type]
         facts = TopicFacts("state-1", "history-1", DELETE_RETENTION_MS)
         restorer = Restorer(
-            config, cluster, facts, None, points, log=log, now_ms=lambda: kernel.now_ms  # type: ignore[arg-type]
+            config,
+            cluster,
+            facts,
+            None,
+            points,
+            log=log,
+            now_ms=lambda: kernel.now_ms,  # type: ignore[arg-type]
         )
         limits = Limits(RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX)
         slots = SlotMap(world.broker.partitions)
@@ -198,7 +203,13 @@ class Worker:
             log=log,
         )
         consumer = GroupConsumer(
-            kernel, world.broker, process, self.instance, topic=config.topics.inbox, session_ms=SESSION_TIMEOUT_MS
+            kernel,
+            world.broker,
+            process,
+            self.instance,
+            topic=config.topics.inbox,
+            session_ms=SESSION_TIMEOUT_MS,
+            fetch_records_max=world.fetch_records_max,
         )
         poller = Poller(consumer, config.topics.inbox, engine, bootstrap="sim", log=log)
         transactor = Transactor(

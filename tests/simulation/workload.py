@@ -61,8 +61,11 @@ class _Session:
 
 
 class Workload:
-    def __init__(self, chance: random.Random, partitions: int, sessions: int) -> None:
+    def __init__(
+        self, chance: random.Random, partitions: int, sessions: int, *, misrouted: float = MISROUTED
+    ) -> None:
         self._chance = chance
+        self._misrouted = misrouted
         self._slots = SlotMap(partitions)
         self._partitions = partitions
         self._sessions = {f"s{number}": _Session() for number in range(sessions)}
@@ -83,7 +86,8 @@ class Workload:
         match kind:
             case "repeat" if session.sent:
                 self._count("repeat")
-                # Verbatim and on the same partition, as an idempotence-less producer retries; now and then on another.
+                # Verbatim and on the same partition, as an idempotence-less producer retries; now and then on
+                # another.
                 return self._scatter(session.sent[chance.randrange(len(session.sent))])
             case "conflict" if session.sent:
                 earlier = session.sent[-1]
@@ -113,7 +117,7 @@ class Workload:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def _scatter(self, record: Sent) -> Sent:
-        if self._chance.random() >= MISROUTED:
+        if self._chance.random() >= self._misrouted:
             return record
         partition = self._chance.randrange(self._partitions)
         if partition != record.partition:
@@ -123,7 +127,9 @@ class Workload:
     def _garbage(self) -> bytes:
         chance = self._chance
         tail = b"%d" % self._number
-        return chance.choice((b"", b"\x00", b"\x07magic" + tail, b"\x00\x7f\xff\xff\xfe" + tail, chance.randbytes(24)))
+        return chance.choice(
+            (b"", b"\x00", b"\x07magic" + tail, b"\x00\x7f\xff\xff\xfe" + tail, chance.randbytes(24))
+        )
 
     def _other_content(self, value: bytes | None) -> bytes:
         try:
@@ -172,7 +178,8 @@ class Workload:
                 return "SessionReopened", encode("refold.event.SessionReopened", {})
             case "quarantine":
                 return "SessionQuarantined", encode(
-                    "refold.event.SessionQuarantined", {"code": "operator", "reason": "asked for", "partition": -1, "offset": -1}
+                    "refold.event.SessionQuarantined",
+                    {"code": "operator", "reason": "asked for", "partition": -1, "offset": -1},
                 )
             case "release":
                 if self._chance.random() < 0.5:

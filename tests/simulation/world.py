@@ -1,13 +1,14 @@
 """The world: a cluster, some workers, a workload, faults, checkers, and the loop over scheduler steps.
 
-A run has three parts: ``ticks`` steps with faults; the faults stop (stopped workers go on, dead ones start again,
-hung transactions are ended); within :data:`QUIESCE_US_MAX` everything sent must be ruled, and then all is compared.
+A run has three parts: ``ticks`` steps with faults; the faults stop (stopped workers go on, dead ones start
+again, hung transactions are ended); within :data:`QUIESCE_US_MAX` everything sent must be ruled, and then all
+is compared.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +23,7 @@ from refold.topology.names import TopicNames
 from . import faults, seams
 from .broker import Broker
 from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_end, compare_ruling
+from .consumer import FETCH_RECORDS_MAX
 from .disk import Disk
 from .faults import FaultPlan
 from .kernel import Kernel, Process
@@ -29,11 +31,15 @@ from .oracle import Ruled, fold_inbox, inbox_records
 from .producer import Trouble
 from .seeds import Seeds
 from .worker import PREFIX, SESSION_TIMEOUT_MS, Worker
-from .workload import Workload
+from .workload import Sent, Workload
 
-#: Virtual time within which a world without faults must have handled everything. A session timeout, a transaction
-#: timeout, a restart and a restore need about 5 s; the last marker of a takeover that stalls needs more.
+#: Virtual time within which a world without faults must have handled everything. A session timeout, a
+#: transaction timeout, a restart and a restore need about 5 s; the last marker of a takeover that stalls
+#: needs more.
 QUIESCE_US_MAX: Final = 40_000_000
+
+#: How often it is looked whether all is done.
+QUIET_STEPS: Final = 20
 
 #: How often the timed faults are drawn.
 FAULT_US: Final = 100_000
@@ -47,6 +53,13 @@ STOPPED_US_MAX: Final = 8_000_000
 #: Longest life of a hung transaction before the operator ends it: below the takeover's limit, or above it.
 HUNG_US: Final = (500_000, 6_000_000)
 
+TRANSACTION_TIMEOUTS_MS: Final = (1_000, 10_000)
+
+#: An entry costs 2 000 bytes and more: room for a few sessions, for most, for all.
+CACHE_BYTES_MAX: Final = (8_000, 40_000, 1_000_000)
+#: Overlays that close after a few events, after some dozens, never by size.
+OVERLAY_BYTES_MAX: Final = (12_000, 60_000, 1_000_000)
+
 _SEND_CODES: Final = (
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -58,7 +71,8 @@ _SEND_CODES: Final = (
 #: What ends a worker by the engine's own decision: documented exits. Any other is a failure.
 EXPECTED_EXITS: Final = (FencedError, UnavailableError)
 
-#: Decides what happens at a point: ``(worker, point, "before" | "after" | "")`` -> ``"kill"``, ``"stop"`` or ``None``.
+#: Decides what happens at a point: ``(worker, point, "before" | "after" | "")`` -> ``"kill"``, ``"stop"`` or
+#: ``None``.
 Scenario = Callable[[Worker, str, str], str | None]
 
 
@@ -70,16 +84,21 @@ class Parameters:
     partitions: int = 4
     sessions: int = 10
     events: int = 250
+    #: After a death: from … to ….
+    restart_us: tuple[int, int] = RESTART_US
     #: Mean of the virtual time between two bursts of the workload.
     pause_us: int = 30_000
     plan: FaultPlan = faults.NONE
     plan_name: str = "none"
     sabotage: str | None = None
+    outcomes_only: bool = False
 
     def banner(self) -> str:
         return (
             f"seed={self.seed} ticks={self.ticks} workers={self.workers} partitions={self.partitions}"
-            f" sessions={self.sessions} events={self.events} faults={self.plan_name} sabotage={self.sabotage or '-'}"
+            f" sessions={self.sessions} events={self.events} pause_us={self.pause_us}"
+            f" restart_us={self.restart_us[0]}-{self.restart_us[1]} faults={self.plan_name}"
+            f" sabotage={self.sabotage or '-'}"
         )
 
     def command(self) -> str:
@@ -103,6 +122,8 @@ class Result:
     faults: Counter[str]
     happened: Counter[str]
     compared: Counter[str]
+    #: What was drawn from the seed besides the parameters.
+    drawn: str = ""
     workers: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
@@ -125,25 +146,54 @@ class _PlannedTrouble(Trouble):
         return int(self._world.seeds.faults.choice(_SEND_CODES))
 
     def times_out(self, call: str) -> str | None:
-        return self._world.seeds.faults.choice(("before", "after")) if self._world.strikes("timeout") else None
+        return (
+            self._world.seeds.faults.choice(("before", "after")) if self._world.strikes("timeout") else None
+        )
 
 
 class World:
     def __init__(
-        self, parameters: Parameters, *, scenario: Scenario | None = None, keep_trace: bool = False
+        self,
+        parameters: Parameters,
+        *,
+        scenario: Scenario | None = None,
+        inbox: Sequence[Sent] | None = None,
+        keep_trace: bool = False,
     ) -> None:
+        """``scenario`` decides at points instead of the plan, to the end of the run. ``inbox``: what is there
+        from the beginning, instead of a workload."""
         self.parameters = parameters
+        self._inbox = inbox
         self.seeds = Seeds.derive(parameters.seed)
+        self.fetch_records_max = self.seeds.schedule.choice(FETCH_RECORDS_MAX)
         self.plan = faults.swarm(self.seeds.swarm) if parameters.plan_name == "swarm" else parameters.plan
+        #: Below the session timeout, a stopped owner's transaction is gone before the takeover; above it, the
+        #: takeover meets it.
+        self.transaction_timeout_ms = self.seeds.swarm.choice(TRANSACTION_TIMEOUTS_MS)
+        self.cache_bytes_max = self.seeds.swarm.choice(CACHE_BYTES_MAX)
+        self.overlay_bytes_max = self.seeds.swarm.choice(OVERLAY_BYTES_MAX)
+        self.drawn = (
+            f"transaction_timeout_ms={self.transaction_timeout_ms} cache_bytes_max={self.cache_bytes_max}"
+            f" overlay_bytes_max={self.overlay_bytes_max} fetch_records_max={self.fetch_records_max}"
+            f" {self.plan.row()}"
+        )
         self.sabotage = parameters.sabotage
         self.kernel = Kernel(self.seeds.schedule)
         if keep_trace:
             self.kernel.lines = []
         self.topics = TopicNames(PREFIX)
-        names = (self.topics.inbox, self.topics.journal, self.topics.state, self.topics.history, self.topics.rejected)
-        self.broker = Broker(self.kernel, names, parameters.partitions, self.topics.group, self.seeds.schedule)
+        names = (
+            self.topics.inbox,
+            self.topics.journal,
+            self.topics.state,
+            self.topics.history,
+            self.topics.rejected,
+        )
+        self.broker = Broker(
+            self.kernel, names, parameters.partitions, self.topics.group, self.seeds.schedule
+        )
         self.trouble = _PlannedTrouble(self)
-        self.report = Report()
+        self.report = Report(outcomes_only=parameters.outcomes_only)
         self.fold = FoldChecker(self.report, self.topics)
         self.once = OnceChecker(self.report, self.topics)
         self.store = StoreChecker(self.report, self.topics, self.broker, self.fold, self.once)
@@ -181,7 +231,13 @@ class World:
     def _with_faults(self) -> None:
         for worker in self.workers:
             # Not all at once: the group's first rounds differ too.
-            self.kernel.after(self.seeds.schedule.randrange(300_000), worker.start)
+            self.kernel.after(self.seeds.schedule.randrange(300_000), self._start_if_dead(worker))
+        if self._inbox is not None:
+            self.sent = self.parameters.events
+            for record in self._inbox:
+                self.broker.append(
+                    self.topics.inbox, record.partition, record.key, record.value, record.headers
+                )
         self.kernel.after(0, self._send)
         self.kernel.after(FAULT_US, self._timed_faults)
         while self.kernel.steps < self.parameters.ticks and self._step():
@@ -201,7 +257,6 @@ class World:
             return
         self._faults_on = False
         self.plan = faults.NONE
-        self.scenario = None
         self.kernel.trace("world", "faults stop")
         self.broker.transactions.marker_us_max = 2_000
         for _, topic, partition, pid in self._hung:
@@ -211,28 +266,36 @@ class World:
             self._continue(worker)
             if worker.process.dead:
                 self.kernel.after(0, self._start_if_dead(worker))
-        # What remains to be sent, and then one more record per partition: a chunk that went missing at the end of a
-        # partition is noticed by the next one.
+        # What remains to be sent, and then one more record per partition: a chunk that went missing at the
+        # end of a partition is noticed by the next one.
         while self.sent < self.parameters.events:
             self._send_one()
-        for partition in range(self.parameters.partitions):
-            self.broker.append(self.topics.inbox, partition, b"no-slash", b"last", None)
+        if self.struck["chunk_lost"]:
+            for partition in range(self.parameters.partitions):
+                self.broker.append(self.topics.inbox, partition, b"no-slash", b"last", None)
         end = self.kernel.now_us + QUIESCE_US_MAX
-        while not self._quiet():
+        look = 0
+        while True:
+            if self.kernel.steps >= look:
+                if self._quiet():
+                    return
+                look = self.kernel.steps + QUIET_STEPS
             if not self._step():
                 return
             if self.kernel.now_us > end:
-                self.report.fail("liveness", f"not quiet {QUIESCE_US_MAX // 1_000_000} s after the faults stopped")
+                self.report.fail(
+                    "liveness", f"not quiet {QUIESCE_US_MAX // 1_000_000} s after the faults stopped"
+                )
                 return
 
     def _quiet(self) -> bool:
-        if self.kernel.steps % 20:
-            return False
         if any(log.open for log in self.broker.logs.values()):
             return False
         for partition in range(self.parameters.partitions):
             known = self.broker.group.offsets.get(partition)
             if known is None or known.offset != self.once.decided.get(partition):
+                return False
+            if not any(self._is_live(worker, partition) for worker in self.workers):
                 return False
             if self.broker.log(self.topics.inbox, partition).read(known.offset, 1)[0]:
                 return False
@@ -264,6 +327,7 @@ class World:
             faults=self.struck,
             happened=self.happened,
             compared=self.report.compared,
+            drawn=self.drawn,
             workers=[
                 f"{w.process.name:<8} {w.process.life.value:<8} lives {w.lives:<3} owns {w.owned()!s:<16}"
                 f" last exit {type(w.process.exit).__name__ if w.process.exit else '-'}"
@@ -300,7 +364,7 @@ class World:
         self.kernel.kill(process)
 
     def _plan_restart(self, worker: Worker) -> None:
-        low, high = RESTART_US
+        low, high = self.parameters.restart_us
         self.kernel.after(low + self.seeds.faults.randrange(high - low), self._start_if_dead(worker))
 
     def _start_if_dead(self, worker: Worker) -> Callable[[], None]:
@@ -376,7 +440,7 @@ class World:
             waiting = self._wake.get(worker.instance)
             if waiting is None or waiting[0] is not worker.process:
                 return
-            process, owned, latest = waiting
+            _, owned, latest = waiting
             taken = bool(owned) and all(self._live_elsewhere(worker, number) for number in owned)
             if taken or self.kernel.now_us >= latest:
                 if taken:
@@ -388,12 +452,14 @@ class World:
         return look
 
     def _live_elsewhere(self, worker: Worker, number: int) -> bool:
-        for other in self.workers:
-            if other is not worker and other.engine is not None and other.process.running:
-                owner = other.engine.assignment.get(number)
-                if owner is not None and owner.state is State.LIVE:
-                    return True
-        return False
+        return any(other is not worker and self._is_live(other, number) for other in self.workers)
+
+    @staticmethod
+    def _is_live(worker: Worker, number: int) -> bool:
+        if worker.engine is None or not worker.process.running:
+            return False
+        owner = worker.engine.assignment.get(number)
+        return owner is not None and owner.state is State.LIVE
 
     def _continue(self, worker: Worker) -> None:
         self._wake.pop(worker.instance, None)

@@ -1,0 +1,120 @@
+"""Runs over many seeds, what they reached, and the gates against passing without having tested anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from refold.engine.points import COMMIT, REBALANCE, RESTORE
+
+from .faults import ALL
+from .world import Parameters, Result, World
+
+#: Situations a campaign must have reached (log events of the engine, metrics, and the world's own
+#: observations).
+SOMETIMES: Final = (
+    "in flight",
+    "woken after takeover",
+    "zombie went live",
+    "dead_worker_fenced",
+    "local_store_set_aside",
+    "commit_aborted",
+    "refold_commit_aborts_total{reason=resent}",
+    "chunk_missing",
+    "store_write_failed",
+    "restore_again",
+    "partitions_lost_fenced",
+    "exit FencedError",
+    "exit graceful",
+    *(f"kill at {name}" for name in COMMIT + RESTORE + REBALANCE),
+    *(f"stop at {name}" for name in COMMIT + RESTORE + REBALANCE),
+)
+
+#: What must have been compared, at least this often per run on average.
+COMPARED_MIN: Final = {
+    "transactions": 5,
+    "state = fold(journal)": 10,
+    "restored partitions": 3,
+    "store writes": 10,
+    "journal entries": 50,
+    "rejected": 10,
+    "forwards": 3,
+    "rulings": 10,
+}
+
+
+@dataclass(slots=True)
+class Campaign:
+    runs: int = 0
+    commits: int = 0
+    events: int = 0
+    virtual_ms: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+    compared: Counter[str] = field(default_factory=Counter)
+    failed: list[Result] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        self.runs += 1
+        self.commits += result.commits
+        self.events += result.events
+        self.virtual_ms += result.virtual_ms
+        self.struck += result.faults
+        self.happened += result.happened
+        self.compared += result.compared
+        if result.failures:
+            self.failed.append(result)
+
+    def gates(
+        self, *, commits_min: int, faults: Iterable[str] = (), sometimes: Iterable[str] = ()
+    ) -> list[str]:
+        """What was not reached; empty when the campaign tested something."""
+        missed = []
+        if self.commits < commits_min:
+            missed.append(f"{self.commits} commits, at least {commits_min} were asked for")
+        missed += [f"fault {name} never struck" for name in faults if not self.struck[name]]
+        missed += [f"never happened: {name}" for name in sometimes if not self.happened[name]]
+        missed += [
+            f"{name}: {self.compared[name]} compared in {self.runs} runs"
+            for name, least in COMPARED_MIN.items()
+            if self.compared[name] < least * self.runs
+        ]
+        return missed
+
+    def rows(self) -> list[str]:
+        runs = (
+            f"runs      {self.runs} ({len(self.failed)} failed), {self.commits} commits,"
+            f" {self.events} accepted events, {self.virtual_ms / 1000:.0f} s of virtual time"
+        )
+        return [
+            runs,
+            "faults    " + ", ".join(f"{name} {self.struck[name]}" for name in sorted(self.struck)),
+            "compared  " + ", ".join(f"{name} {count}" for name, count in sorted(self.compared.items())),
+            "reached   "
+            + ", ".join(f"{name} {self.happened[name]}" for name in SOMETIMES if self.happened[name]),
+        ]
+
+
+def run_campaign(
+    first: Parameters,
+    count: int,
+    *,
+    stop_at_failure: bool = True,
+    told: Callable[[Result], None] | None = None,
+) -> Campaign:
+    """``count`` runs with consecutive seeds."""
+    campaign = Campaign()
+    for number in range(count):
+        result = World(replace(first, seed=first.seed + number)).run()
+        campaign.add(result)
+        if told is not None:
+            told(result)
+        if result.failures and stop_at_failure:
+            break
+    return campaign
+
+
+#: Every kind of fault there is.
+ALL_FAULTS: Final = ALL.kinds()
