@@ -6,3 +6,5 @@ calls), :mod:`~refold.demo.simulators` (the stateful tools, with a ledger of wha
 through the SDK), :mod:`~refold.demo.kills` (the schedule of deaths), :mod:`~refold.demo.control` (a plain
 consumer beside it), :mod:`~refold.demo.judge` (the comparisons at the end), :mod:`~refold.demo.report`.
 """
+
+from __future__ import annotations

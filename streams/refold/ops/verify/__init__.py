@@ -5,3 +5,5 @@
 :mod:`oracle` says what should be there (from the inbox alone, without :mod:`refold.core`), :mod:`judge`
 counts the differences, :mod:`chaos` runs it all.
 """
+
+from __future__ import annotations
