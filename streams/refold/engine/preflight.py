@@ -151,8 +151,7 @@ def refuse_second(config: EngineConfig, admin: AdminClient) -> None:
             error = error_of(raised)
             if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return
-            # A broker that has just started loads its coordinators for a moment.
-            if error is None or not error.retriable() or time.monotonic() > end:
+            if error is None or not _settling(error) or time.monotonic() > end:
                 raise _denied_or(raised, config, f"Describe on group {group}") from None
             time.sleep(LOADING_POLL_S)
     for member in description.members:
@@ -166,6 +165,16 @@ def refuse_second(config: EngineConfig, admin: AdminClient) -> None:
                 " name would throw it out of the group. Give this one its own name (--instance or"
                 " REFOLD_WORKER__INSTANCE), or stop the other one"
             )
+
+
+def _settling(error: KafkaError) -> bool:
+    """A broker that has just started loads its coordinators for a moment; the admin client does not call
+    that retriable."""
+    return error.retriable() or error.code() in (
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    )
 
 
 def answers(url: str, instance: str) -> bool:
