@@ -99,7 +99,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_a_locked_directory_names_the_way_out(store: Store) -> None:
-    with pytest.raises(StorageError, match="locked by another process.*--data-dir"):
+    with pytest.raises(StorageError, match=r"locked by another process.*--data-dir"):
         Store(store.path, Memory())
 
 

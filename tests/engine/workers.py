@@ -28,6 +28,8 @@ class Worker:
         self.point = directory / f"{name}.point"
         self.data_dir = directory / f"{name}.data"
         self.process: subprocess.Popen[bytes] | None = None
+        self.processes = 1
+        self.command = [sys.executable, "-m", "refold.cli.main"]
         self._environment = {
             **os.environ,
             "REFOLD_BOOTSTRAP": cluster.bootstrap,
@@ -47,7 +49,7 @@ class Worker:
         with self.log_path.open("ab") as log:
             self._log_start = self.log_path.stat().st_size
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "refold.cli.main", "worker", "run"],
+                [*self.command, "worker", "run", "--processes", str(self.processes)],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
