@@ -1,13 +1,13 @@
 """Bad settings and surroundings: one message that names cause and way out, a non-zero exit, no traceback.
 
-What other suites show already is not repeated: settings in tests/settings, the broker's own start in
-tests/broker, missing rights of operators in tests/cli/test_missing_rights.py.
+What other suites show already is not repeated: topics that are missing or wrong, the port, the name and the
+directory of another worker in tests/engine/test_startup.py, settings in tests/settings, the broker's own
+start in tests/broker, missing rights in tests/cli/test_missing_rights.py.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import uuid
@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from rocksdict import Options, Rdict
 
 from badinput.registry import NEWER_ID, newer_body, serving
@@ -88,32 +87,7 @@ def new_prefix(kafka: Kafka, partitions: int) -> str:
     return prefix
 
 
-def wrong_topics(kafka: Kafka, topic: str, partitions: int, policy: str) -> str:
-    """A prefix one of whose topics is not as it should be."""
-    prefix = f"wrong-{uuid.uuid4().hex[:8]}"
-    cleanup = dict.fromkeys(("inbox", "journal", "rejected"), "delete")
-    cleanup |= {"state": "compact", "history": "compact", topic: policy}
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    new = [
-        NewTopic(f"{prefix}.{name}", partitions if name == topic else 2, 1, config={"cleanup.policy": value})
-        for name, value in cleanup.items()
-    ]
-    for future in admin.create_topics(new).values():
-        future.result(10)
-    return prefix
-
-
-@pytest.fixture(scope="module")
-def running(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A live worker named ``w-1`` with a data directory of its own."""
-    cluster = Cluster(kafka.bootstrap, new_prefix(kafka, 2), partitions=2)
-    with Worker(cluster, tmp_path_factory.mktemp("around"), "w-1", session_timeout_ms=10_000) as made:
-        made.wait_live(2)
-        yield made
-
-
 UNREACHABLE = {
-    "worker run": "Describe on topic",
     "worker status": "the workers' group",
     "session show s-1": "looking for topic",
     "session fold --all": "looking for topic",
@@ -123,25 +97,17 @@ UNREACHABLE = {
 
 
 @pytest.fixture(scope="module")
-def ends(kafka: Kafka, running: Worker, tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
+def ends(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
     """Every start that must fail, side by side, because most of them wait for something."""
-    prefix, base = running.cluster.prefix, tmp_path_factory.mktemp("starts")
+    prefix, base = new_prefix(kafka, 1), tmp_path_factory.mktemp("starts")
     locked = new_prefix(kafka, 1)
     database = base / "locked" / locked / "p00000"
     database.parent.mkdir(parents=True)
     (base / "file").write_text("not a directory")
-    taken = socket.create_server(("127.0.0.1", 0))
-    port = str(taken.getsockname()[1])
     held = Rdict(str(database), Options(raw_mode=True))
     starts: dict[str, Callable[[], End]] = {
         "setting": lambda: worker(kafka, prefix, base / "a", REFOLD_WORKER__SESSION_TIMEOUT_MS="soon"),
-        "missing": lambda: worker(kafka, "nowhere", base / "b"),
         "processes": lambda: worker(kafka, "nowhere", base / "c", "--processes", "2"),
-        "counts": lambda: worker(kafka, wrong_topics(kafka, "rejected", 3, "delete"), base / "d"),
-        "policy": lambda: worker(kafka, wrong_topics(kafka, "state", 2, "delete"), base / "e"),
-        "port": lambda: worker(kafka, prefix, base / "f", "--http-port", port),
-        "name": lambda: worker(kafka, prefix, base / "g", "--instance", "w-1"),
-        "directory": lambda: worker(kafka, prefix, running.data_dir, "--instance", "w-2"),
         "no directory": lambda: worker(kafka, prefix, base / "file" / "data"),
         "database": lambda: worker(kafka, locked, base / "locked", "--instance", "w"),
     }
@@ -150,12 +116,11 @@ def ends(kafka: Kafka, running: Worker, tmp_path_factory: pytest.TempPathFactory
         starts[command] = partial(
             refold, *command.split(), REFOLD_BOOTSTRAP=NOBODY, REFOLD_WORKER__DATA_DIR=data
         )
-    with taken, ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8) as pool:
         # Those that wait longest first.
         found = {name: pool.submit(start) for name, start in reversed(starts.items())}
         made = {name: future.result() for name, future in found.items()}
     held.close()
-    made["port"] = End(made["port"].code, made["port"].stderr.replace(port, "PORT"))
     assert database.exists()
     assert not list(database.parent.glob("*.aside"))
     return made
@@ -175,26 +140,19 @@ def test_no_broker(ends: Mapping[str, End], command: str) -> None:
     ("start", "code", "cause", "way_out"),
     [
         ("setting", 78, "REFOLD_WORKER__SESSION_TIMEOUT_MS=soon", "refold settings"),
-        ("missing", 78, "nowhere.inbox", "refold topology apply"),
-        ("counts", 78, "one partition count", "refold topology plan"),
-        ("policy", 78, "must be compact", "refold topology apply"),
-        ("port", 69, "127.0.0.1:PORT", "choose another one, or 0"),
-        ("name", 78, "another worker named 'w-1' is alive", "--instance"),
-        ("directory", 74, "locked by another worker", "--data-dir"),
         ("no directory", 74, "cannot be used (Not a directory)", "--data-dir"),
         # Another program has one partition's DB open (a backup, a look inside).
         ("database", 74, "/p00000 is locked by another process", "--data-dir"),
     ],
 )
 def test_a_worker_that_cannot_start_says_why(
-    ends: Mapping[str, End], running: Worker, start: str, code: int, cause: str, way_out: str
+    ends: Mapping[str, End], start: str, code: int, cause: str, way_out: str
 ) -> None:
-    """Goal: one message, the exit code of its class; the live worker of that name or directory goes on."""
+    """Goal: one message, the exit code of its class."""
     end = ends[start]
     assert end.code == code, end
     assert cause in end.error
     assert way_out in end.error
-    assert running.alive
 
 
 def test_several_processes_that_cannot_start_end_together(ends: Mapping[str, End]) -> None:
@@ -239,14 +197,11 @@ def fill(disk: Path) -> Path:
             return filler
 
 
-def test_the_disk_is_full_at_the_start(
-    kafka: Kafka, running: Worker, small_disk: Callable[[int], Path]
-) -> None:
-    disk, prefix = small_disk(1), running.cluster.prefix
+def test_the_disk_is_full_at_the_start(kafka: Kafka, small_disk: Callable[[int], Path]) -> None:
+    disk, prefix = small_disk(1), new_prefix(kafka, 1)
     (disk / prefix).mkdir()
     (disk / prefix / "worker.lock").touch()
     fill(disk)
-    # Alone on its topics: the live worker would keep the partitions.
     end = worker(kafka, prefix, disk, "--instance", "w-full")
     assert end.code == 74
     assert "no space left on the disk" in end.error

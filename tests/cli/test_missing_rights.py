@@ -107,6 +107,18 @@ def test_a_missing_acl_exits_77_and_names_the_way_out(secured: EmbeddedBroker) -
     assert "Traceback" not in process.stderr
 
 
+def test_a_worker_without_rights_exits_77_and_names_the_way_out(
+    secured: EmbeddedBroker, tmp_path: Path
+) -> None:
+    Topology.load("denied", partitions=1).apply(secured.internal_bootstrap)
+    arguments = ("worker", "run", "--prefix", "denied", "--data-dir", str(tmp_path))
+    process = refold(secured, "nobody", "nobody-pw", *arguments)
+    assert process.returncode == 77, process.stderr
+    assert "this worker needs Describe on topic denied.inbox" in process.stderr
+    assert "refold topology render acls" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
 def test_the_rendered_rules_are_enough_for_an_operator(secured: EmbeddedBroker, tmp_path: Path) -> None:
     """Method: grant exactly what `render acls` prints for the role, then do the role's work."""
     topology = Topology.load("granted", partitions=2)
