@@ -11,7 +11,6 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import KafkaError
 
-from badinput.cases import OTHER
 from badinput.registry import NEWER_ID, newer_body
 from badinput.world import World
 from engine.check import differences
@@ -268,7 +267,3 @@ async def test_the_sdk_refuses_or_refers_before_it_sends(world: World, tmp_path:
 def test_nothing_came_later(world: World) -> None:
     """Goal: over all cases, state = fold(journal), gapless, and what cannot be taken is rejected once."""
     assert differences(world.cluster, world.sent) == []
-
-
-def test_every_case_of_the_page_has_a_test() -> None:
-    assert set(OTHER) == COVERED | {"registry does not answer"}
