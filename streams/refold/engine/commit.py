@@ -30,7 +30,7 @@ from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from refold.engine import history, rows
 from refold.engine.commitmeta import CommitMeta, read_group_meta
 from refold.engine.history import Tail
-from refold.engine.kafkaerrors import DENIED, Verdict, error_of, verdict
+from refold.engine.kafkaerrors import DENIED, Verdict, behind, error_of, verdict
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.points import Points
 from refold.engine.sabotage import Sabotage
@@ -189,8 +189,11 @@ class Transactor:
                 self._abort()
                 reason = "another writer's records lie between ours in the journal"
                 continue
-            except KafkaException as raised:
-                error = error_of(raised)
+            except (KafkaException, SystemError) as raised:
+                found = behind(raised)
+                if found is None:
+                    raise
+                error = error_of(found)
                 if error is None:
                     raise InvariantViolation(
                         f"the transaction failed without a Kafka error: {raised}"
@@ -420,8 +423,9 @@ class Transactor:
             try:
                 self._producer.abort_transaction(CALL_TIMEOUT_S)
                 return
-            except KafkaException as raised:
-                error = error_of(raised)
+            except (KafkaException, SystemError) as raised:
+                found = behind(raised)
+                error = None if found is None else error_of(found)
                 if error is None or error.fatal() or not error.retriable() or time.monotonic() > end:
                     raise self._fenced(f"abort failed: {error.name() if error else raised}") from None
 

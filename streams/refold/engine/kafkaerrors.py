@@ -49,6 +49,19 @@ def error_of(raised: KafkaException) -> KafkaError | None:
     return inner if isinstance(inner, KafkaError) else None
 
 
+def behind(raised: BaseException) -> KafkaException | None:
+    """confluent-kafka raises a client's fatal error out of whichever call serves its callbacks (``flush``,
+    ``poll``); where that call returns normally, Python makes a SystemError of it. The Kafka error is its
+    cause."""
+    if isinstance(raised, KafkaException):
+        return raised
+    if isinstance(raised, SystemError):
+        for inner in (raised.__cause__, raised.__context__):
+            if isinstance(inner, KafkaException):
+                return inner
+    return None
+
+
 def verdict(error: KafkaError) -> Verdict:
     """``txn_requires_abort`` before ``retriable``: librdkafka sets both on a timed-out abortable call."""
     if error.fatal() or error.code() in _FATAL:

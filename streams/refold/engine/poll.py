@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from refold.engine.chunks import Chunk, by_partition
 from refold.engine.commitmeta import read_group_meta
-from refold.engine.kafkaerrors import error_of
+from refold.engine.kafkaerrors import behind, error_of
 from refold.errors import FencedError, InvariantViolation, RefoldError
 from refold.topology.failures import explain
 
@@ -194,7 +194,8 @@ class Poller:
         except KafkaException as raised:
             self._listener.failed(self._explained(raised))
         except BaseException as error:
-            self._listener.failed(error)
+            fatal = behind(error)
+            self._listener.failed(error if fatal is None else self._explained(fatal))
 
     def _ask_for_round(self) -> None:
         """See to it that the group divides its partitions once more after this process has become a member.

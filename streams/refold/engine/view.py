@@ -8,7 +8,7 @@ published after it. So there is nothing here that could show an unconfirmed obje
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from refold.api.view import HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
@@ -91,20 +91,23 @@ class EngineView:
         if store is None or row is None:
             return HistoryAnswer(topic, partition, ())
         tail = history.decode_tail(rows.tail_of(row))
-        pairs: list[tuple[int, int]] = []
         first = max(after, 0) + 1
+        pairs: list[tuple[int, int]] = []
+
+        def take(begin: int, offsets: Sequence[int]) -> None:
+            pairs.extend((begin + at, offset) for at, offset in enumerate(offsets) if begin + at >= first)
+
         block = (first - 1) // history.BLOCK_EVENTS
         while block < tail.blocks and len(pairs) < limit:
             stored = store.block(key, block)
             if stored is None:
                 # A block the index does not have (a topic from before the index): say where to scan from.
-                return HistoryAnswer(topic, partition, tuple(pairs), 0 if not pairs else pairs[-1][1] + 1)
-            begin = block * history.BLOCK_EVENTS + 1
-            pairs.extend((begin + at, offset) for at, offset in enumerate(history.decode_block(stored)))
+                return HistoryAnswer(topic, partition, tuple(pairs), pairs[-1][1] + 1 if pairs else 0)
+            take(block * history.BLOCK_EVENTS + 1, history.decode_block(stored))
             block += 1
         if block >= tail.blocks:
-            pairs.extend((tail.first_seq + at, offset) for at, offset in enumerate(tail.offsets))
-        wanted = [pair for pair in pairs if pair[0] >= first][:limit]
+            take(tail.first_seq, tail.offsets)
+        wanted = pairs[:limit]
         complete = tail.last_seq >= rows.seq_of(row)
         ended_here = not wanted or wanted[-1][0] >= tail.last_seq
         scan_from = tail.bound if not complete and ended_here and len(wanted) < limit else None

@@ -1,0 +1,203 @@
+"""Which local copies are used, which are set aside, and where the source starts: rules T and Z without a
+broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold.engine import rows
+from refold.engine.commitmeta import CommitMeta
+from refold.engine.config import EngineConfig
+from refold.engine.points import Points
+from refold.engine.restore import TOMBSTONE_MARGIN_MS, Restorer, TopicFacts
+from refold.engine.sabotage import Sabotage
+from refold.engine.store import Memory
+from refold.engine.takeover import Cancelled, Cluster, Committed, Marks, Stall
+from refold.errors import ConfigError, UnavailableError
+
+NOW = 2_000_000_000_000
+DAY = 86_400_000
+
+
+class Quiet:
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_a, **_k: None
+
+
+@pytest.fixture
+def restorer(tmp_path: Path) -> Restorer:
+    return make(tmp_path)
+
+
+def make(tmp_path: Path, sabotage: Sabotage | None = None) -> Restorer:
+    config = EngineConfig(
+        kafka={}, prefix="t", instance="a", data_dir=tmp_path, sabotage=sabotage or Sabotage()
+    )
+    return Restorer(
+        config,
+        Cluster(config, None, log=Quiet()),  # type: ignore[arg-type]
+        TopicFacts("ts", "th", DAY),
+        Memory(),
+        Points(),
+        log=Quiet(),
+        now_ms=lambda: NOW,
+    )
+
+
+def local(**changes: Any) -> rows.Frontier:
+    values = {
+        "state_topic": "ts",
+        "history_topic": "th",
+        "inbox_next": 50,
+        "state_next": 80,
+        "history_next": 8,
+        "applied_ms": NOW - 1_000,
+        **changes,
+    }
+    return rows.Frontier(**values)
+
+
+MARKS = Marks(state_start=0, state_end=100, history_start=0, history_end=10, inbox_start=0, inbox_end=70)
+COMMITTED = Committed(60, CommitMeta("t-b", 90, 9, 0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"format": rows.FORMAT + 1}, "format"),
+        ({"state_topic": "recreated"}, "other_topic"),
+        ({"history_topic": "recreated"}, "other_topic"),
+        ({"state_next": 101}, "ahead"),
+        ({"history_next": 11}, "ahead"),
+        ({"inbox_next": 61}, "ahead"),
+        ({"applied_ms": NOW - DAY}, "too_old"),
+        ({"applied_ms": NOW - DAY + TOMBSTONE_MARGIN_MS - 1}, "too_old"),
+        ({"applied_ms": NOW - DAY + TOMBSTONE_MARGIN_MS}, None),
+        # Nothing to catch up with: no tombstone can have been missed.
+        ({"applied_ms": 0, "state_next": 100, "history_next": 10}, None),
+    ],
+)
+def test_z_an_old_or_foreign_copy_is_rebuilt(
+    restorer: Restorer, changes: dict[str, Any], why: str | None
+) -> None:
+    assert restorer._distrust(local(**changes), COMMITTED, MARKS) == why
+
+
+def test_the_planted_fault_trusts_a_disk_that_is_ahead(tmp_path: Path) -> None:
+    sabotaged = make(tmp_path, Sabotage(disk_before_commit=True))
+    assert sabotaged._distrust(local(inbox_next=61), COMMITTED, MARKS) is None
+
+
+def test_a_new_directory_begins_at_the_log_start(restorer: Restorer) -> None:
+    marks = Marks(5, 100, 2, 10, 0, 70)
+    store, frontier, why = restorer._open(0, COMMITTED, marks)
+    store.close()
+    assert (frontier.state_next, frontier.history_next, frontier.inbox_next, why) == (5, 2, -1, None)
+    # A process killed before the first flush leaves an empty DB: not damage.
+    store, frontier, why = restorer._open(0, COMMITTED, marks)
+    store.close()
+    assert (frontier.inbox_next, why) == (-1, None)
+
+
+def test_a_damaged_directory_is_set_aside(restorer: Restorer) -> None:
+    store, _, _ = restorer._open(0, COMMITTED, MARKS)
+    store.close()
+    (store.path / "CURRENT").write_text("nonsense\n")
+    store, frontier, why = restorer._open(0, COMMITTED, MARKS)
+    store.close()
+    assert (frontier.inbox_next, why) == (-1, "damaged")
+    assert store.path.with_name(store.path.name + ".aside").exists()
+
+
+@pytest.mark.parametrize(
+    ("offset", "marks", "start"),
+    [
+        (-1, Marks(0, 0, 0, 0, 7, 70), 7),
+        (60, MARKS, 60),
+        (60, Marks(0, 0, 0, 0, 80, 80), 80),
+    ],
+)
+def test_t_the_source_starts_at_the_committed_offset(
+    restorer: Restorer, offset: int, marks: Marks, start: int
+) -> None:
+    assert restorer._start(0, Committed(offset, None), marks) == start
+
+
+def test_t_expired_input_is_not_skipped_silently(restorer: Restorer) -> None:
+    with pytest.raises(ConfigError, match="retention may have deleted unread records"):
+        restorer._start(0, Committed(60, None), Marks(0, 0, 0, 0, 65, 70))
+
+
+# --- rule D ----------------------------------------------------------------------------------------------
+
+
+class FakeCluster:
+    def __init__(self, txid: str | None) -> None:
+        self.meta = None if txid is None else CommitMeta(txid, 0, 0, 0)
+        self.fenced: list[str] = []
+
+    def committed(self, _partition: int, *, stable: bool) -> Committed:
+        assert not stable  # the stable one is what it waits for
+        return Committed(5, self.meta)
+
+    def fence(self, txid: str) -> bool:
+        self.fenced.append(txid)
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr("refold.engine.takeover.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_d_the_last_writer_is_fenced_after_200_ms_without_progress(clock: list[float]) -> None:
+    cluster = FakeCluster("t-dead")
+    stall = Stall(cluster, 0, limit_ms=60_000)  # type: ignore[arg-type]
+    for at in (100.0, 100.1, 100.19):
+        clock[0] = at
+        stall.waiting("why")
+    assert cluster.fenced == []
+    clock[0] = 100.21
+    stall.waiting("why")
+    stall.waiting("why")
+    assert cluster.fenced == ["t-dead"]
+    stall.moved()
+    assert stall.waited_s == pytest.approx(0.21)
+    clock[0] = 105.0
+    stall.waiting("why")
+    clock[0] = 105.3
+    stall.waiting("why")
+    assert cluster.fenced == ["t-dead", "t-dead"]
+
+
+def test_d_without_progress_it_fails_loudly_and_names_the_writer(clock: list[float]) -> None:
+    stall = Stall(FakeCluster("t-dead"), 3, limit_ms=1_000)  # type: ignore[arg-type]
+    stall.waiting("why")
+    clock[0] = 101.2
+    with pytest.raises(UnavailableError, match=r"partition 3 .* why .*t-dead"):
+        stall.waiting("why")
+
+
+def test_d_our_own_id_is_never_fenced(tmp_path: Path) -> None:
+    config = EngineConfig(kafka={}, prefix="t", instance="a", data_dir=tmp_path)
+    assert Cluster(config, None, log=Quiet()).fence("t-a") is False  # type: ignore[arg-type]
+
+
+def test_t_waiting_for_a_stable_offset_ends_when_the_partition_is_taken_away() -> None:
+    class Unstable(FakeCluster):
+        stable_offset = Cluster.stable_offset
+
+        def committed(self, _partition: int, *, stable: bool) -> Any:
+            return None if stable else Committed(5, None)
+
+    answers = iter([False, False, True])
+    cluster = Unstable(None)
+    stall = Stall(cluster, 0, limit_ms=60_000)  # type: ignore[arg-type]
+    with pytest.raises(Cancelled):
+        cluster.stable_offset(0, lambda: next(answers), stall)  # type: ignore[arg-type]
