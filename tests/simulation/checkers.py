@@ -160,13 +160,13 @@ class OnceChecker:
                 report.fail(
                     "rule F", f"{decision.txid} #{decision.number} writes for {partition} without its offset"
                 )
-        for partition, (offset, _) in decision.offsets.items():
+        for partition, (sent, _) in decision.offsets.items():
             before = self.decided.get(partition, 0)
-            if offset < before:
+            if sent < before:
                 report.fail(
-                    "offsets", f"{decision.txid}: partition {partition} went back from {before} to {offset}"
+                    "offsets", f"{decision.txid}: partition {partition} went back from {before} to {sent}"
                 )
-            self.decided[partition] = offset
+            self.decided[partition] = sent
         report.compared["transactions"] += 1
 
     def _covered(self, decision: Decision, place: Place, topic: str) -> None:

@@ -47,7 +47,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._kernel = kernel
         self._selector = _Selector(kernel)
-        self._default_executor = Executor(kernel, 4, "default")  # type: ignore[assignment]
+        self._default_executor = Executor(kernel, 4, "default")
         self.set_exception_handler(lambda loop, context: self.unhandled.append(context))
         self.unhandled: list[dict[str, Any]] = []
         #: Coroutines handed over by other threads, so that none is left un-awaited by a death.
@@ -67,7 +67,7 @@ class SimLoop(asyncio.BaseEventLoop):
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         for work in self.handed:
             with contextlib.suppress(BaseException):
                 work.close()

@@ -7,6 +7,7 @@ Method: one small experiment per fact, as they were first run against a real Kaf
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import (
@@ -301,7 +302,11 @@ def test_an_abortable_error_stays_until_the_abort() -> None:
     assert producer.flush() == 0
     assert len(failures) == 1
     assert failures[0] is not None
-    for call in (producer.commit_transaction, lambda: producer.produce("out", b"y", b"k", 0)):
+    calls: list[Callable[[], None]] = [
+        producer.commit_transaction,
+        lambda: producer.produce("out", b"y", b"k", 0),
+    ]
+    for call in calls:
         with pytest.raises(KafkaException) as raised:
             call()
         assert raised.value.args[0].txn_requires_abort()

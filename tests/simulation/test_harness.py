@@ -114,35 +114,35 @@ def test_a_thread_that_ends_by_an_exception_is_told() -> None:
     assert (fiber.name, str(error)) == ("body", "mine")
 
 
+def rows_after_crash(seed: int) -> dict[bytes, bytes]:
+    """Six batches, the first one flushed, then a crash."""
+    kernel = Kernel(random.Random(1))
+    machine = Disk("m", kernel, random.Random(seed))
+
+    def body() -> None:
+        opened = Store(Directory(machine, "d"), None)
+        for number in range(6):
+            batch = disk.Batch()
+            batch.put_state(b"k%d" % number, b"v")
+            batch.put_state(b"last", b"%d" % number)
+            opened.write(batch)
+            if number == 0:
+                opened.flush()
+
+    kernel.spawn(Process("p"), "body", body)
+    kernel.wait(lambda: not kernel.fibers)
+    machine.crash()
+    return machine.databases["d"].live
+
+
 def test_a_crash_keeps_a_prefix_of_whole_batches() -> None:
-    """Goal: what RocksDB without a log leaves. Method: many crashes of the same five batches after a
-    flush."""
+    """Goal: what RocksDB without a log leaves. Method: many crashes of the same batches."""
     kept: set[int] = set()
     for seed in range(60):
-        kernel = Kernel(random.Random(1))
-        machine = Disk("m", kernel, random.Random(seed))
-        process = Process("p")
-
-        def body(machine: Disk = machine) -> None:
-            opened = Store(Directory(machine, "d"), None)
-            for number in range(6):
-                batch = disk.Batch()
-                batch.put_state(b"k%d" % number, b"v")
-                batch.put_state(b"last", b"%d" % number)
-                opened.write(batch)
-                if number == 0:
-                    opened.flush()
-
-        kernel.spawn(process, "body", body)
-        kernel.wait(
-            lambda machine=machine: len(machine.databases) == 1 and len(machine.databases["d"].unflushed) == 5
-        )
-        machine.crash()
-        rows = machine.databases["d"].live
+        rows = rows_after_crash(seed)
         whole = int(rows[b"slast"])
         assert set(rows) == {b"slast", *(b"sk%d" % number for number in range(whole + 1))}
         kept.add(whole)
-        kernel.shutdown()
     assert kept == {0, 1, 2, 3, 4, 5}
 
 

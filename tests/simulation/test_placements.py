@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_one_inbox_in_a_thousand_batchings_and_crash_placements() -> None:
         (workers, partitions): make_inbox(7, EVENTS, partitions=partitions, sessions=SESSIONS)
         for workers, partitions in ((1, 1), (2, 2))
     }
-    ends: dict[tuple[int, int], set[object]] = {shape: set() for shape in inboxes}
+    ends: dict[tuple[int, int], set[tuple[Any, ...]]] = {shape: set() for shape in inboxes}
     struck: Counter[tuple[str, str]] = Counter()
     batchings: set[tuple[int, ...]] = set()
     compared = 0

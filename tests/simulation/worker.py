@@ -180,16 +180,16 @@ class Worker:
             on_end=points.on_end,
         )
         await loop.run_in_executor(None, producer.init_transactions)
-        cluster = Cluster(config, Admin(kernel, world.broker, world.trouble), log=log)  # type: ignore[arg-type]
+        cluster = Cluster(config, Admin(kernel, world.broker, world.trouble), log=log)
         facts = TopicFacts("state-1", "history-1", DELETE_RETENTION_MS)
         restorer = Restorer(
             config,
             cluster,
             facts,
-            None,
-            points,
+            None,  # type: ignore[arg-type]
+            points,  # type: ignore[arg-type]
             log=log,
-            now_ms=lambda: kernel.now_ms,  # type: ignore[arg-type]
+            now_ms=lambda: kernel.now_ms,
         )
         limits = Limits(RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX)
         slots = SlotMap(world.broker.partitions)
@@ -227,10 +227,11 @@ class Worker:
         agent = loop.create_task(self._agent(engine))
         engine.start(poller, transactor)
         told = loop.create_task(self._stop.wait())
-        await asyncio.wait({engine.failure, told}, return_when=asyncio.FIRST_COMPLETED)
+        failure: asyncio.Future[Any] = engine.failure
+        await asyncio.wait([failure, told], return_when=asyncio.FIRST_COMPLETED)
         if not engine.failure.done():
             ending = loop.create_task(engine.drain())
-            await asyncio.wait({engine.failure, ending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([failure, ending], return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
                 ending.result()
                 agent.cancel()
