@@ -231,6 +231,12 @@ def test_a_summary_never_parts_a_call_from_its_result() -> None:
     assert inbox.recent == ["u2", "a2"]
 
 
+def test_a_summary_may_cover_one_message() -> None:
+    inbox = Inbox().ok(*turn(1), summary("u1"))
+    assert inbox.recent == ["a1"]
+    assert (inbox.session.through, inbox.session.uncovered) == (1, 0)
+
+
 def test_a_summary_names_a_message_of_the_active_path() -> None:
     inbox = Inbox().ok(*turn(1), message("a1b", "assistant", "again", parent_id="u1"))
     assert rejected(inbox.send(summary("a1")), "unknown_message")

@@ -24,10 +24,7 @@ def test_the_arithmetic_of_the_limits() -> None:
     assert limits.STATE_RECORD_WORST_BYTES <= STATE_RECORD_BYTES_MAX * 0.97
     assert limits.WINDOW_MESSAGES_MAX * limits.MESSAGE_STUB_BYTES < limits.WINDOW_BYTES_MAX
     assert limits.OPEN_CALLS_MAX * (limits.CALL_ROW_BYTES) <= limits.TOOLS_BYTES_MAX
-    assert (
-        limits.ORPHAN_INLINE_BYTES_MAX
-        < limits.ORPHANS_BYTES_MAX - limits.ORPHAN_RESULTS_MAX * limits.ORPHAN_RESULT_BYTES
-    )
+    assert limits.ORPHAN_INLINE_BYTES_MAX < limits.ORPHANS_BYTES_MAX
     assert limits.WINDOW_BYTES_DEFAULT <= limits.WINDOW_BYTES_MAX
     assert limits.MESSAGE_INLINE_BYTES_MAX < limits.WINDOW_BYTES_MAX
 

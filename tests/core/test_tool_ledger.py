@@ -109,6 +109,19 @@ def test_d06_by_bare_call_id_a_result_waits_no_longer_than_its_turn() -> None:
     assert inbox.states() == {"@4.0": "intended"}
 
 
+def test_d06_one_message_with_many_waiting_results() -> None:
+    """All of them are remembered and joined; a message with more than fit is given up whole."""
+    ids = [f"c{i}" for i in range(30)]
+    early = message("t", "tool", [result(i) for i in ids])
+    inbox = Inbox().ok(message("u"), early, message("a", "assistant", [call(i) for i in ids]))
+    assert inbox.recent == ["u", "a", "t"]
+    assert set(inbox.states().values()) == {"done"}
+    long_ids = [f"c{i}" + "x" * 200 for i in range(200)]
+    inbox = Inbox().ok(message("u"), message("t", "tool", [result(i) for i in long_ids]))
+    assert inbox.session.orphans == []
+    assert "t" not in inbox.session.held
+
+
 def test_d06_waiting_results_are_bounded() -> None:
     inbox = Inbox().ok(message("u"))
     for i in range(ORPHANS_MAX * 3):
@@ -226,6 +239,16 @@ def test_l1_message_and_intent_open_one_row(intent_first: bool, part_operation: 
     assert row["message_seq"] == (3 if intent_first else 2)
     inbox.ok(step("ToolCallStarted", "op1"), outcome("op1"))
     assert inbox.session.recent[-1].answers == (row["message_seq"],)
+
+
+def test_l1_an_intent_does_not_join_a_call_that_is_done() -> None:
+    """The id was used in an earlier turn: the intent is for a call of its own (D07)."""
+    inbox = asked(call("c1", "A"))
+    inbox.ok(message("t1", "tool", [result("c1")]), message("u2"), intended("op", "c1", tool="B"))
+    assert [(r["tool"], r["state"], r["declared"]) for r in rows(inbox)] == [
+        ("A", "done", False),
+        ("B", "intended", True),
+    ]
 
 
 def test_an_intent_again_is_a_duplicate_and_another_one_a_conflict() -> None:

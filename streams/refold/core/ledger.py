@@ -213,14 +213,13 @@ def finish(
     error_code: str | None = None,
     error: str | None = None,
 ) -> None:
-    """The row reaches an outcome."""
-    was_final = is_final(call)
+    """The row, which is not final, reaches an outcome."""
     call.state = state
     call.is_error = is_error
     call.result_summary = clip(summary, RESULT_SUMMARY_BYTES_MAX)
     call.error_code = clip(error_code, ERROR_CODE_BYTES_MAX)
     call.error = clip(error, ERROR_BYTES_MAX)
-    if is_final(call) and not was_final:
+    if is_final(call):
         session.open_calls -= 1
     touch(session, call, seq)
 

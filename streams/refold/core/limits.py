@@ -66,8 +66,6 @@ ORPHANS_MAX: Final = 16
 #: Bodies and what is remembered of their results, together.
 ORPHANS_BYTES_MAX: Final = 32 * KIB
 ORPHAN_INLINE_BYTES_MAX: Final = 8 * KIB
-#: Results in one held message; a message with more is kept without being matched later.
-ORPHAN_RESULTS_MAX: Final = 16
 #: A held result keeps this much of its summary and error, so that the records beside the bodies stay small.
 ORPHAN_TEXT_BYTES_MAX: Final = 256
 
@@ -104,7 +102,6 @@ MESSAGE_OVERHEAD_BYTES: Final = 4 * _NUMBER + 2 * _ID + 6 + ANSWERS_MAX * _NUMBE
 MESSAGE_STUB_BYTES: Final = 2 * _ID + ROLE_BYTES_MAX + 1 + 10
 #: A row without arguments, summary and error text: five ids, effect, code, digest, flags, 16 numbers.
 CALL_ROW_BYTES: Final = 5 * _ID + EFFECT_BYTES_MAX + ERROR_CODE_BYTES_MAX + _SHA256 + 40 + 16 * _NUMBER
-ORPHAN_RESULT_BYTES: Final = 2 * _ID + 2 * ORPHAN_TEXT_BYTES_MAX + ERROR_CODE_BYTES_MAX + 20
 
 #: About 860 KB of the 900: what remains is slack for list headers.
 STATE_RECORD_WORST_BYTES: Final = (

@@ -11,7 +11,6 @@ from refold.core.limits import (
     ERROR_CODE_BYTES_MAX,
     ID_BYTES_MAX,
     ORPHAN_INLINE_BYTES_MAX,
-    ORPHAN_RESULTS_MAX,
     ORPHAN_TEXT_BYTES_MAX,
     ORPHANS_BYTES_MAX,
     ORPHANS_MAX,
@@ -39,7 +38,7 @@ def hold(session: Session, message: Message, results: list[OrphanResult]) -> Non
         result.error_code = clip(result.error_code, ERROR_CODE_BYTES_MAX)
     if message.size > ORPHAN_INLINE_BYTES_MAX:
         elide(message)
-    orphan = Orphan(message, results[:ORPHAN_RESULTS_MAX])
+    orphan = Orphan(message, results)
     session.orphans.append(orphan)
     session.orphans_bytes += orphan_cost(orphan)
     session.held[message.id] = message
