@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from api.fake_owner import FakeView
@@ -20,6 +23,7 @@ from refold.core.envelope import Envelope
 from refold.core.evolve import evolve
 from refold.core.session import initial
 from refold.errors import ConfigError, UnavailableError
+from refold.telemetry.metrics import PrometheusMetrics
 from refold.wire.codec import encode
 from refold.wire.events import decode_event
 from refold.wire.parts import generic, to_wire
@@ -223,6 +227,27 @@ async def test_streams_end_when_the_peer_goes_or_the_server_stops() -> None:
         assert view.sinks["p"] == []
 
 
+async def test_a_stuck_peer_does_not_keep_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a peer that stops reading is cut off after the write timeout; nothing waits for it after that."""
+    monkeypatch.setattr(rulingstream, "STREAM_WRITE_TIMEOUT_S", 0.2)
+    view = FakeView()
+    async with serving(view) as (server, _):
+        peer = socket.create_connection(("127.0.0.1", server.port))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.sendall(b"GET /v1/rulings/stream?producer=p HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.wait_for(view.subscribed.wait(), 5)
+        before = len(server._runner.server.connections)  # type: ignore[union-attr]
+        assert before == 1
+        deadline = time.monotonic() + 10
+        line = RulingLine(0, 1, "rejected", None, "session_closed", "x" * 60_000)
+        while server._runner.server.connections and time.monotonic() < deadline:  # type: ignore[union-attr]
+            await view.rule("p", line)
+            await asyncio.sleep(0.01)
+        assert not server._runner.server.connections  # type: ignore[union-attr]
+        assert not any(view.sinks.values())
+        peer.close()
+
+
 async def test_streams_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "STREAMS_MAX", 1)
     async with serving(FakeView()) as (_, get), get("/v1/rulings/stream?producer=a") as first:
@@ -243,6 +268,76 @@ async def test_the_token_is_asked_for_everywhere_but_on_the_probes() -> None:
             assert answer.status == 200
         async with get("/healthz/live") as answer:
             assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/healthz/../v1/sessions/t/s",
+        "/healthz/%2E%2E/v1/sessions/t/s",
+        "/healthz/live/../../metrics",
+        "/healthz%2Flive",
+        "//healthz/../metrics",
+        "http://x/healthz/../metrics",
+        "/healthz/\xed\xa0\x80/\xff",
+        "/v1/sessions/%ED%A0%80/%FF%00",
+        "/healthz/" + "x" * 9_000,
+    ],
+)
+async def test_no_way_of_writing_the_path_goes_round_the_token(target: str) -> None:
+    """Goal: whatever the request line says, only the three probes answer without a token; nothing crashes."""
+    view = FakeView()
+    view.snapshots[KEY] = (1, b"secret state")
+    for token in ("a" * 16, None):
+        async with serving(view, token=token) as (server, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            line = b"GET " + target.encode("latin-1") + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            writer.write(line)
+            answer = await asyncio.wait_for(reader.read(), 10)
+            status = int(answer.split(b" ", 2)[1])
+            assert status in ((400, 401, 404) if token else (400, 404)), answer
+            assert b"secret state" not in answer
+            assert b"refold_up" not in answer
+            assert b"Traceback" not in answer
+            writer.close()
+
+
+async def test_requests_are_counted_by_route_and_status_class() -> None:
+    """Goal: labels are patterns and classes; no path, tenant or session becomes a series."""
+    view = FakeView()
+    view.snapshots[KEY] = (1, b"x")
+    metrics = PrometheusMetrics()
+    async with serving(view, token="a" * 16, reports_to=metrics) as (_, get):
+        known = {"headers": {"Authorization": "Bearer " + "a" * 16}}
+        for path, options in (
+            ("/v1/sessions/t/s", known),
+            ("/v1/sessions/t/secret-name", known),
+            ("/v1/sessions/t/s", {}),
+            ("/private/secret-name", known),
+            ("/healthz/live", {}),
+        ):
+            async with get(path, **options) as answer:
+                await answer.read()
+        async with get("/v1/rulings/stream?producer=p", **known) as stream:
+            await stream.content.readline()
+    found = {
+        (sample.labels["route"], sample.labels["status"]): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+        if sample.name == "refold_http_requests_total"
+    }
+    stream_status = next(status for route, status in found if route == "/v1/rulings/stream")
+    assert found == {
+        ("/v1/sessions/{tenant}/{session}", "2xx"): 1,
+        ("/v1/sessions/{tenant}/{session}", "4xx"): 2,
+        ("unknown", "4xx"): 1,
+        ("/healthz/live", "2xx"): 1,
+        ("/v1/rulings/stream", stream_status): 1,
+    }
+    text = metrics.render().decode()
+    assert "secret-name" not in text
+    assert 'refold_http_request_seconds_count{route="/healthz/live"} 1.0' in text
+    assert 'refold_http_request_seconds_count{route="/v1/rulings/stream"}' not in text
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "worker.example"])

@@ -11,8 +11,16 @@ from refold.api.problems import Problem
 from refold.errors import ConfigError
 from refold.settings import is_loopback
 
-#: Probes carry no token in most orchestrators, and answer only names and counts.
+#: Probes carry no token in most orchestrators, and answer only names and counts. Compared with the pattern of
+#: the route that was matched: what is served is what is checked.
 OPEN_PREFIX = "/healthz/"
+
+
+def route_of(request: web.Request) -> str:
+    """The matched route's pattern; ``unknown`` where none matched. Never the path: that is the caller's word,
+    and holds the session id."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "unknown"
 
 
 def check_exposure(host: str, token: str | None) -> None:
@@ -32,7 +40,7 @@ def bearer(token: str | None) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if expected is not None and not request.path.startswith(OPEN_PREFIX):
+        if expected is not None and not route_of(request).startswith(OPEN_PREFIX):
             given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, expected):
                 raise Problem("unauthorized", "this port asks for a bearer token: Authorization: Bearer …")

@@ -28,6 +28,8 @@ from refold.wire.snapshot import decode_snapshot
 KEY_BYTES_MAX = 512
 OFFSET_MAX = 2**63 - 1
 
+STREAM_ROUTE = "/v1/rulings/stream"
+
 
 class Handlers:
     """All endpoints over one :class:`OwnerView`. ``stopping`` ends streams and refuses new waits."""
@@ -45,7 +47,7 @@ class Handlers:
             web.get("/healthz/ready", self.ready),
             web.get("/healthz/live", self.live),
             web.get("/metrics", self.metrics),
-            web.get("/v1/rulings/stream", self.ruling_stream),
+            web.get(STREAM_ROUTE, self.ruling_stream),
             web.get("/v1/rulings/{partition}/{offset}", self.ruling),
             web.get("/v1/sessions/{tenant}/{session}", self.session),
             web.get("/v1/sessions/{tenant}/{session}/history", self.history),

@@ -34,6 +34,9 @@ HISTORY_LIMIT_DEFAULT: Final = 500
 #: The port only takes GET: a body is a mistake.
 REQUEST_BODY_BYTES_MAX: Final = 4096
 
+#: Characters of an unknown path that its 404 repeats.
+PATH_SHOWN_CHARS_MAX: Final = 200
+
 #: Producer ids on the ruling stream; the envelope's own ids are shorter.
 PRODUCER_ID_CHARS_MAX: Final = 256
 

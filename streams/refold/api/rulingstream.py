@@ -55,7 +55,10 @@ class RulingStream:
             while not self.ended:
                 await self._write(response, await self._next_chunk())
         except (ConnectionError, TimeoutError):
-            pass  # The peer is gone or stuck; there is nobody to tell.
+            # The peer is gone or stuck; there is nobody to tell. A stuck one would hold the connection, and
+            # the end of the response behind all that is queued for it, for as long as it likes.
+            if request.transport is not None:
+                request.transport.abort()
         finally:
             unsubscribe()
             self.ended = True

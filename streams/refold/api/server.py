@@ -8,18 +8,20 @@ no traceback leaves the process.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import structlog
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
-from refold.api.auth import bearer, check_exposure
-from refold.api.handlers import Handlers
-from refold.api.limits import REQUEST_BODY_BYTES_MAX, STOP_GRACE_S
+from refold.api.auth import bearer, check_exposure, route_of
+from refold.api.handlers import STREAM_ROUTE, Handlers
+from refold.api.limits import PATH_SHOWN_CHARS_MAX, REQUEST_BODY_BYTES_MAX, STOP_GRACE_S
 from refold.api.problems import Problem
 from refold.api.view import OwnerView
 from refold.errors import UnavailableError
+from refold.telemetry.metrics import Metrics, NoMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +41,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except Problem as problem:
         return problem.response()
     except web.HTTPNotFound:
-        return Problem("unknown_path", f"no endpoint at {request.path}").response()
+        return Problem("unknown_path", f"no endpoint at {_printable(request.path)}").response()
     except web.HTTPMethodNotAllowed:
         return Problem("method_not_allowed", "this port only answers GET").response()
     except web.HTTPException as error:
@@ -47,20 +49,41 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception:
-        log.exception("http_request_failed", route=_route(request))
+        log.exception("http_request_failed", route=route_of(request))
         return Problem("internal", "a fault of refold: the worker's log has the details").response()
 
 
-def _route(request: web.Request) -> str:
-    """The route's pattern, not the path: a path holds the session id."""
-    resource = request.match_info.route.resource
-    return resource.canonical if resource is not None else "unknown"
+def _printable(path: str) -> str:
+    """The head of a path as valid UTF-8, whatever bytes the request line had."""
+    return path[:PATH_SHOWN_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def measured(metrics: Metrics) -> Middleware:
+    """Count every answer and time it, by route pattern: bounded labels, nothing from the request. A ruling
+    stream is counted when it ends and not timed: how long it was open says nothing about this port."""
+
+    @web.middleware
+    async def measure(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = time.perf_counter()
+        route = route_of(request)
+        status = "aborted"
+        try:
+            response = await handler(request)
+            status = f"{response.status // 100}xx"
+            return response
+        finally:
+            metrics.count("refold_http_requests_total", route=route, status=status)
+            if route != STREAM_ROUTE:
+                metrics.observe("refold_http_request_seconds", time.perf_counter() - began, route=route)
+
+    return measure
 
 
 class OwnerServer:
     """``await start()``, read :attr:`url`, ``await stop()``. One per worker process.
 
-    ``port`` 0 lets the system choose. ``metrics`` returns the Prometheus text and must not block.
+    ``port`` 0 lets the system choose. ``metrics`` returns the Prometheus text and must not block;
+    ``reports_to`` is told of every request.
     """
 
     def __init__(
@@ -71,12 +94,16 @@ class OwnerServer:
         port: int = 0,
         token: str | None = None,
         metrics: Callable[[], bytes] = prometheus_text,
+        reports_to: Metrics | None = None,
     ) -> None:
         check_exposure(host, token)
         self._host = host
         self._port = port
         self._handlers = Handlers(view, metrics)
-        app = web.Application(middlewares=[problems, bearer(token)], client_max_size=REQUEST_BODY_BYTES_MAX)
+        app = web.Application(
+            middlewares=[measured(reports_to or NoMetrics()), problems, bearer(token)],
+            client_max_size=REQUEST_BODY_BYTES_MAX,
+        )
         app.add_routes(self._handlers.routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_GRACE_S)
         self._bound_port: int | None = None

@@ -148,7 +148,7 @@ class _Worker:
         if config.http_port is None:
             return config.advertised_url or ""
         render: Callable[[], bytes] | None = getattr(self.metrics, "render", None)
-        options: dict[str, Any] = {} if render is None else {"metrics": render}
+        options: dict[str, Any] = {} if render is None else {"metrics": render, "reports_to": self.metrics}
         self.server = OwnerServer(
             self.view, host=config.http_host, port=config.http_port, token=config.bearer_token, **options
         )
