@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -135,6 +136,7 @@ def run(args: list[str]) -> int:
     """Run one command line and return its exit code."""
     # The root callback sets them too, but a wrong call may fail before it runs.
     ROOT.config, ROOT.debug = None, "--debug" in args[: _noun_index(args)]
+    _print_anything()
     try:
         result = typer.main.get_command(app).main(args, prog_name="refold", standalone_mode=False)
         sys.stdout.flush()
@@ -154,6 +156,14 @@ def run(args: list[str]) -> int:
             return UsageError.exit_code  # the help is its message and was printed
         return _report(err)
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _print_anything() -> None:
+    """What a terminal's encoding does not have is shown escaped: an id in another script, or an argument that
+    was no UTF-8, must not end a command that has done its work."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _report(err: Exception) -> int:

@@ -32,6 +32,12 @@ class Output:
         """Progress or a hint: always stderr."""
         print(text, file=sys.stderr, flush=True)
 
+    def document(self, line: bytes) -> None:
+        """A JSON document that is the answer itself: these bytes and a line end, whatever the locale."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """A table for a person; ``None`` cells are empty. Cells are never read as markup."""
         from rich.console import Console
@@ -53,7 +59,7 @@ class Output:
             raise InvariantViolation("a command printed two JSON objects; please report this")
         self._finished = True
         if self.as_json:
-            print(json.dumps(value, ensure_ascii=False, separators=(",", ":")), flush=True)
+            print(_json_line(value), flush=True)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something that cannot be undone. Raises :class:`UsageError` when the answer is no.
@@ -67,3 +73,14 @@ class Output:
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise UsageError("Nothing was done.")
+
+
+def _json_line(value: Mapping[str, Any]) -> str:
+    """Readable where stdout can write it; escaped where it cannot: an ASCII or Latin-1 terminal, or an
+    argument that was no UTF-8 and came in as lone surrogates."""
+    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        line.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return line

@@ -139,7 +139,7 @@ def events(
             line = f"{row['seq']:>6}  {_iso(row['time_ms'])}  {row['type']:<26}  {row['event_id']}"
             out.say(line + (f"  {orjson.dumps(row['payload']).decode()}" if payload else ""))
         elif follow:
-            print(orjson.dumps(row).decode(), flush=True)
+            out.document(orjson.dumps(row))
         else:
             rows.append(row)
 
@@ -212,12 +212,12 @@ def export(
         return await documents_of(rf.session(session), format, rf.connection.blobs)
 
     documents = _with_client(bootstrap, prefix, tenant, work)
+    out = Output(as_json)
     if to is None:
         for document in documents:
-            print(document.decode(), flush=True)
+            out.document(document)
         return
     to.write_bytes(b"".join(document + b"\n" for document in documents))
-    out = Output(as_json)
     out.say(f"{len(documents)} documents written to {to}")
     out.result({"session": session, "format": format, "documents": len(documents), "file": str(to)})
 
