@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import IsolationLevel
 
 from refold.engine import rows
 from refold.engine.commitmeta import CommitMeta
@@ -201,3 +202,25 @@ def test_t_waiting_for_a_stable_offset_ends_when_the_partition_is_taken_away() -
     stall = Stall(cluster, 0, limit_ms=60_000)  # type: ignore[arg-type]
     with pytest.raises(Cancelled):
         cluster.stable_offset(0, lambda: next(answers), stall)  # type: ignore[arg-type]
+
+
+def test_d_a_transaction_open_on_an_output_alone_is_waited_for_and_fenced(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    """A worker stopped between its journal and its state records shows in no offset and no changelog; journal
+    readers must not wait for the broker's time-out."""
+
+    class Outputs(FakeCluster):
+        outputs_closed = Cluster.outputs_closed
+        _config = EngineConfig(kafka={}, prefix="t", instance="a", data_dir=Path())
+
+        def _ends(self, _partitions: Any, isolation: Any) -> list[int]:
+            open_ = isolation == IsolationLevel.READ_COMMITTED and not self.fenced
+            return [7 if open_ else 9, 3]
+
+    monkeypatch.setattr("refold.engine.takeover.time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    cluster = Outputs("t-dead")
+    stall = Stall(cluster, 0, limit_ms=60_000)  # type: ignore[arg-type]
+    cluster.outputs_closed(0, lambda: False, stall)  # type: ignore[arg-type]
+    assert cluster.fenced == ["t-dead"]
+    assert 0.2 <= stall.waited_s < 0.3

@@ -125,6 +125,7 @@ class Restorer:
             self._points.reach("after_stable_offset")
             marks = self._cluster.marks(partition)
             self._points.reach("after_mark")
+            self._cluster.outputs_closed(partition, cancelled, stall)
         store, frontier, why = self._open(partition, committed, marks)
         try:
             reading = _Reading(self, partition, store, frontier, marks, cancelled, progress, stall)

@@ -137,6 +137,39 @@ class Cluster:
             end[topics.inbox],
         )
 
+    def outputs_closed(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> None:
+        """Rule D for what a takeover does not read: until no transaction is open on journal and rejected.
+
+        A worker that died after its first journal records were sent and before its state records were shows
+        in neither the offset nor the changelogs; readers of the journal would wait for the broker to time its
+        transaction out (15 s measured).
+        """
+        topics = self._config.topics
+        outputs = [TopicPartition(topics.journal, partition), TopicPartition(topics.rejected, partition)]
+        # A fixed mark, not "equal ends": where another owner is alive and writing, its stable end passes the
+        # mark at once, and it must not be fenced for having something in flight at every look.
+        marks = self._ends(outputs, IsolationLevel.READ_UNCOMMITTED)
+        while True:
+            if cancelled():
+                raise Cancelled
+            stable = self._ends(outputs, IsolationLevel.READ_COMMITTED)
+            if all(end >= mark for end, mark in zip(stable, marks, strict=True)):
+                stall.moved()
+                return
+            stall.waiting(f"a transaction is open on journal or rejected partition {partition}")
+            time.sleep(UNSTABLE_POLL_MS / 1000)
+
+    def _ends(self, partitions: Sequence[TopicPartition], isolation: IsolationLevel) -> list[int]:
+        try:
+            answer = self._admin.list_offsets(
+                {tp: OffsetSpec.latest() for tp in partitions},
+                isolation_level=isolation,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            return [answer[tp].result().offset for tp in partitions]
+        except KafkaException as raised:
+            raise self._explained(raised, "reading the ends of the outputs") from None
+
     def inbox_ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not
         ask the broker, but was seen to hang with the interpreter held.)"""
