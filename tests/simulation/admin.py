@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec
 
 from .broker import Broker
@@ -65,15 +71,14 @@ class Admin:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, OffsetSpec], *, isolation_level: Any, request_timeout: float
     ) -> Mapping[TopicPartition, Answer]:
-        """Only ``read_uncommitted`` is asked for: a mark at the last stable offset would be rule T's
-        mistake."""
+        """``latest``: the high watermark, or the last stable offset where ``READ_COMMITTED`` is asked for."""
         self._kernel.pause()
-        if isolation_level.name != "READ_UNCOMMITTED":
-            raise AssertionError("rule T takes the high watermark")
+        committed = isolation_level is IsolationLevel.READ_COMMITTED
         latest = OffsetSpec.latest()
         found = {}
         for tp, spec in wanted.items():
             log = self._broker.log(tp.topic, tp.partition)
-            found[tp] = Answer(_Offset(log.end if spec is latest else log.start))
+            end = log.stable if committed else log.end
+            found[tp] = Answer(_Offset(end if spec is latest else log.start))
         self._kernel.pause()
         return found

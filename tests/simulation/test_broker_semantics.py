@@ -95,10 +95,11 @@ def test_end_of_partition_is_the_last_stable_offset_and_not_the_high_watermark()
     assert (end.error().code(), end.offset()) == (KafkaError._PARTITION_EOF, 1)
     admin = Admin(bench.kernel, bench.broker, Trouble())
     wanted = TopicPartition("out", 0)
-    answer = admin.list_offsets(
-        {wanted: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=1
-    )
-    assert answer[wanted].result().offset == 3
+    ends = [
+        admin.list_offsets({wanted: OffsetSpec.latest()}, isolation_level=level, request_timeout=1)
+        for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+    ]
+    assert [answer[wanted].result().offset for answer in ends] == [3, 1]
 
 
 def test_end_txn_knows_no_members() -> None:

@@ -176,11 +176,11 @@ def test_any_single_disk_write_may_fail() -> None:
     claim or of a commit that a revoke waits for; nothing else ends. Method: fail every write of a short run,
     one run each."""
     reopened, hit = 0, 0
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         for number in range(1, 26):
             result = failing_write(number, seed)
             assert result.failures == [], (seed, number)
             hit += result.faults["write_failure"]
             reopened += result.happened["store_write_failed"]
-    assert hit >= 60
-    assert reopened >= 30
+    assert hit >= 40
+    assert reopened >= 20

@@ -31,7 +31,7 @@ EXPECTED: dict[str, tuple[FaultPlan, tuple[str, ...], tuple[str, ...]]] = {
     "timer-without-offsets": (DEATHS, ("rule F: ",), ("fold: ", "once: ")),
     "revoke-without-barrier": (
         ZOMBIES,
-        ("offsets: ", "fold: ", "restore: ", "once: "),
+        ("offsets: ", "fold: ", "restore: ", "once: ", "exit: ", "store: "),
         ("fold: ", "once: ", "oracle: "),
     ),
 }
@@ -61,8 +61,7 @@ def test_a_broken_rule_is_found(name: str, outcomes_only: bool) -> None:
             continue
         (result,) = campaign.failed
         seen.append(result.failures[0])
-        assert "AttributeError" not in seen[-1]
-        assert "TypeError" not in seen[-1]
+        assert not any(word in seen[-1] for word in ("AttributeError", "TypeError", "AssertionError"))
         if result.failures[0].startswith(wanted):
             honest = World(replace(base, seed=seed, sabotage=None, outcomes_only=False)).run()
             assert honest.failures == []

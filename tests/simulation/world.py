@@ -355,8 +355,10 @@ class World:
         name = "graceful" if error is None else type(error).__name__
         self.happened[f"exit {name}"] += 1
         self.kernel.trace(process.name, f"exit {name}")
-        # A disk that fails during a restore ends the process: starting again is the way out.
-        storage = isinstance(error, StorageError) and self.struck["write_failure"] > 0
+        # A disk that fails during a restore ends the process: starting again is the way out. Otherwise a
+        # store that cannot be opened is a sign of a broken rule; where only harm counts, it is none yet.
+        failing = self.struck["write_failure"] > 0 or self.parameters.outcomes_only
+        storage = isinstance(error, StorageError) and failing
         if error is not None and not storage and not isinstance(error, EXPECTED_EXITS):
             self.report.fail("exit", f"{process.name} ended with {error!r}")
         worker.disk.crash()
