@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from refold.client.bulk import batches
 from refold.client.positions import Position
 from refold.client.reader import Reader, ReaderPool
+from refold.client.routing import Directory
 from refold.client.sender import Sender
 from refold.errors import ConfigError, NotFound, TransientError, UsageError
 from refold.testing.kafka import Kafka
@@ -201,11 +202,11 @@ async def test_readers_are_reused_and_closed(config: dict[str, str], topic: str)
 async def test_the_sender_delivers_in_batches_and_names_a_missing_topic(
     config: dict[str, str], topic: str
 ) -> None:
+    assert await Directory(config, "g", topic, 10).partition_count(10) == 2
+    with pytest.raises(ConfigError, match="topology apply"):
+        await Directory(config, "g", topic + "-missing", 10).partition_count(10)
     sender = Sender(config, delivery_timeout_ms=10_000)
     try:
-        assert await sender.partition_count(topic, 10) == 2
-        with pytest.raises(ConfigError, match="topology apply"):
-            await sender.partition_count(topic + "-missing", 10)
         sent = await asyncio.gather(
             *(sender.send(topic, b"k", b"%d" % n, (("h", b"v"),), 1) for n in range(500))
         )

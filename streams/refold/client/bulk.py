@@ -10,6 +10,7 @@ the mark is taken ``read_uncommitted``, through the admin client.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
@@ -51,7 +52,8 @@ class Batch:
 
 
 class TopicReader:
-    """Blocking; :func:`batches` is its asyncio face."""
+    """Blocking; :func:`batches` is its asyncio face. ``read`` and ``close`` may come from different threads:
+    a cancelled reader closes while its last read is still on the way."""
 
     def __init__(self, config: dict[str, Any], topic: str, since: Position, *, follow: bool) -> None:
         self._topic = topic
@@ -65,6 +67,7 @@ class TopicReader:
         self._next: dict[int, int] = {}
         self._unfinished: dict[int, int] = {}
         self._progress_at = time.monotonic()
+        self._in_use = threading.Lock()
         try:
             self._open(config, since)
         except BaseException:
@@ -114,6 +117,10 @@ class TopicReader:
 
     def read(self) -> Batch:
         """The next records; empty when nothing came within a poll."""
+        with self._in_use:
+            return self._read()
+
+    def _read(self) -> Batch:
         before = dict(self._next)
         first = self._consumer.poll(POLL_S)
         messages = [] if first is None else [first, *self._consumer.consume(BULK_RECORDS, 0)]
@@ -143,7 +150,9 @@ class TopicReader:
             del self._unfinished[partition]
 
     def close(self) -> None:
-        self._consumer.close()
+        # librdkafka frees the consumer: nobody may be inside a poll.
+        with self._in_use:
+            self._consumer.close()
 
 
 async def batches(

@@ -22,7 +22,7 @@ from refold.client.routing import Directory, Router
 from refold.client.rulings import Rulings
 from refold.client.sender import Sender
 from refold.core.slots import SlotMap
-from refold.errors import UsageError
+from refold.errors import TransientError, UsageError
 from refold.settings import Settings
 from refold.topology.names import TopicNames
 from refold.wire.blobs import BlobStore
@@ -31,6 +31,14 @@ from refold.wire.confluent import use_registry
 #: Sessions whose memory (last accepted seq, send queue) is kept although the caller holds no reference to
 #: them any more: 1 KB each, 10 MB.
 SESSIONS_KEPT_MAX: Final = 10_000
+
+#: Sessions whose lane holds events in flight or failed and not decided upon. Their memory is never dropped: a
+#: new lane would let the next event overtake the failed one. 100 000 with a 1 KB event each are 200 MB, an
+#: outage in which nobody retries; beyond it appends to further sessions are refused.
+UNDECIDED_SESSIONS_MAX: Final = 100_000
+
+#: From so many of them on it is looked whether some have been decided meanwhile.
+UNDECIDED_LOOK_MIN: Final = 1_000
 
 METADATA_TIMEOUT_S: Final = 10.0
 
@@ -93,7 +101,7 @@ class Connection:
         self.sender = Sender(options.kafka_config("producer"), settings.client.delivery_timeout_ms)
         self.reader_config = options.kafka_config("reader")
         self.readers = ReaderPool(self.reader_config)
-        directory = Directory(
+        directory = self._directory = Directory(
             options.kafka_config("producer"), self.names.group, self.names.inbox, self.request_timeout_s
         )
         token = settings.client.bearer_token
@@ -111,11 +119,13 @@ class Connection:
         self._busy: set[Lane] = set()
         self._memories: weakref.WeakValueDictionary[bytes, SessionMemory] = weakref.WeakValueDictionary()
         self._kept: OrderedDict[bytes, SessionMemory] = OrderedDict()
+        self._undecided: dict[bytes, SessionMemory] = {}
+        self._look_at = UNDECIDED_LOOK_MIN
 
     async def open(self) -> None:
         """Learn the partition count; raises when the cluster or the inbox topic is not there."""
         use_registry(self.options.settings.registry_url)
-        self.slots = SlotMap(await self.sender.partition_count(self.names.inbox, METADATA_TIMEOUT_S))
+        self.slots = SlotMap(await self._directory.partition_count(METADATA_TIMEOUT_S))
         await self.owners.__aenter__()
 
     async def close(self, timeout_s: float) -> None:
@@ -127,6 +137,7 @@ class Connection:
         for lane in list(self._busy):
             lane.close()
         await self.rulings.close()
+        await self.owners.router.close()
         await self.sender.close(1.0)
         if self.owners.is_open:
             await self.owners.__aexit__(None, None, None)
@@ -136,7 +147,8 @@ class Connection:
         return self.slots.partition(key)
 
     def memory(self, key: bytes) -> SessionMemory:
-        """The session's memory, the same object as long as anyone holds it or it is among the newest."""
+        """The session's memory, the same object as long as anyone holds it, its lane is not idle, or it is
+        among the newest."""
         memory = self._memories.get(key)
         if memory is None:
             lane = Lane(self.sender, self.names.inbox, key, self.partition_of, self._busy)
@@ -144,9 +156,27 @@ class Connection:
         self._kept[key] = memory
         self._kept.move_to_end(key)
         if len(self._kept) > SESSIONS_KEPT_MAX:
-            # Only the strong reference goes; events in flight keep their lane alive by themselves.
-            self._kept.popitem(last=False)
+            oldest, dropped = self._kept.popitem(last=False)
+            if not dropped.lane.idle:
+                self._undecided[oldest] = dropped
+                if len(self._undecided) >= self._look_at:
+                    self._drop_decided()
         return memory
+
+    def check_room(self) -> None:
+        """Raises TransientError when too many sessions wait for their callers' decision."""
+        if len(self._undecided) >= UNDECIDED_SESSIONS_MAX and not self._drop_decided():
+            raise TransientError(
+                f"{UNDECIDED_SESSIONS_MAX} sessions have events that are not known to be durable. Not sent. "
+                "`session.retry()` sends them again, `session.abandon()` gives them up"
+            )
+
+    def _drop_decided(self) -> bool:
+        """Forget the lanes that have become idle since; true when there is room again. Its cost is spread
+        over as many evictions as it leaves lanes."""
+        self._undecided = {key: memory for key, memory in self._undecided.items() if not memory.lane.idle}
+        self._look_at = max(UNDECIDED_LOOK_MIN, 2 * len(self._undecided))
+        return len(self._undecided) < UNDECIDED_SESSIONS_MAX
 
     async def check_size(self, key: bytes, value: bytes, event_type: str) -> None:
         """Raises UsageError, before anything is sent, for an event the inbox would refuse."""

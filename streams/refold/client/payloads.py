@@ -128,12 +128,21 @@ def offload_part(part: Part, store: BlobStore, limit: int) -> Part:
     return Part(part.type, part.text, ref=ref, type_version=part.type_version)
 
 
+def _text(data: bytes, ref: BlobRef) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidRecord(
+            "bad_text", f"the event says that blob {ref.sha256} is text, but its bytes are not UTF-8"
+        ) from None
+
+
 def load_part(part: Part, store: BlobStore) -> Part:
     """The part with its bytes back in place, inner parts too. Blocks; raises as :meth:`BlobStore.get`."""
     if part.ref is not None:
         data = store.get(asdict(part.ref))
         if part.ref.field == "text":
-            part = Part(part.type, data.decode(), type_version=part.type_version, data=part.data)
+            part = Part(part.type, _text(data, part.ref), type_version=part.type_version, data=part.data)
         else:
             part = Part(part.type, part.text, type_version=part.type_version, data=data)
     if part.type in NESTING_KINDS and any(_outside(item) for item in part.content):

@@ -4,7 +4,7 @@
 for ever. An event whose id the *caller* gives is sent without a stamp, so that a retry from another process,
 which would bear another stamp, is still recognised by its id, within the session's window of event ids
 (``DEDUP_EVENT_IDS_MAX`` unstamped events). Messages are protected beyond it by their message id, tool events
-by the call's state.
+by the call's state. The two events of a release go unstamped too (``UNSTAMPED_TYPES``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from refold.client.connection import Connection, SessionMemory, now_ms
 from refold.client.limits import RULING_TIMEOUT_S
@@ -27,6 +27,10 @@ from refold.wire.envelope import encode_envelope
 from refold.wire.owner import RulingLine
 
 Wait = Literal["durable", "accepted"]
+
+#: Accepted while earlier events of their own producer may still be parked: a stamp would raise the producer's
+#: counter above those, and their replay would be taken for repeats. Known by their event id instead.
+UNSTAMPED_TYPES: Final = frozenset({"SessionReleased", "SessionReleaseFinished"})
 
 
 class Publisher:
@@ -70,6 +74,7 @@ class Publisher:
         memory = self.memory
         async with memory.order:
             memory.lane.check_open()
+            self._connection.check_room()
             if not isinstance(payload, bytes):
                 payload = encode_payload(
                     event_type,
@@ -92,7 +97,7 @@ class Publisher:
                 link=link,
                 payload=payload,
             )
-            stamped = event_id is None
+            stamped = event_id is None and event_type not in UNSTAMPED_TYPES
             if stamped:
                 envelope.producer_id = self._connection.options.producer_id
                 envelope.producer_epoch = self._connection.options.producer_epoch

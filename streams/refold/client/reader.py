@@ -8,6 +8,7 @@ tens of milliseconds and a seek costs one or two.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -87,16 +88,32 @@ def sweeps(offsets: Sequence[int], gap_max: int = SWEEP_GAP_RECORDS_MAX) -> list
     return ranges
 
 
+class ReadStopped(TransientError):
+    """The read was given up: its caller was cancelled, or the client closed."""
+
+    def __init__(self) -> None:
+        super().__init__("the read was given up before its end")
+
+
 class Reader:
-    """One consumer. Blocking; not for two threads at once."""
+    """One consumer. Blocking; not for two threads at once, but :meth:`stop` may come from any."""
 
     def __init__(self, config: dict[str, Any], fetch_bytes: int = SEEK_FETCH_BYTES) -> None:
+        self._stopped = False
         self._consumer = Consumer(
             consumer_config(config, fetch_bytes=fetch_bytes, fetch_wait_ms=FETCH_WAIT_MS)
         )
 
     def close(self) -> None:
         self._consumer.close()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    def stop(self) -> None:
+        """Make a read in another thread raise :class:`ReadStopped` within ``POLL_S``. For good."""
+        self._stopped = True
 
     def end(self, topic: str, partition: int, timeout_s: float = 10.0) -> tuple[int, int]:
         """``(first offset, last stable offset)``: a read_committed client is told no further end."""
@@ -169,6 +186,8 @@ class Reader:
     def _sweep(self, topic: str, partition: int, visit: Callable[[Message], bool], last: int | None) -> None:
         stalled_at = time.monotonic() + READ_STALL_S
         while True:
+            if self._stopped:
+                raise ReadStopped
             messages = self._poll()
             for message in messages:
                 error = message.error()
@@ -200,47 +219,87 @@ class Reader:
 
 
 class ReaderPool:
-    """Readers for ``asyncio``: ``await pool.run(lambda reader: reader.at(…))`` in a thread."""
+    """Readers for ``asyncio``: ``await pool.run(lambda reader: reader.at(…))`` in a thread.
+
+    A cancelled caller and :meth:`close` stop the reads in progress: a scan over a partition would otherwise
+    go on for minutes behind everybody's back, and keep the process from ending.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config
         self._idle: list[Reader] = []
+        self._busy: set[Reader] = set()
+        self._lock = threading.Lock()
         self._closed = False
 
     async def run(self, work: Callable[[Reader], T]) -> T:
         """Run blocking work with a reader of its own. A reader that failed is not used again."""
-        return await asyncio.to_thread(self._run, work)
+        return await self._in_thread(work, SEEK_FETCH_BYTES)
 
     async def scan(self, work: Callable[[Reader], T]) -> T:
         """The same for work that reads most of a partition: a reader with large fetches, made for it."""
-        return await asyncio.to_thread(self._scan, work)
+        return await self._in_thread(work, SCAN_FETCH_BYTES)
 
-    def _scan(self, work: Callable[[Reader], T]) -> T:
-        reader = Reader(self._config, SCAN_FETCH_BYTES)
-        try:
-            return work(reader)
-        finally:
-            reader.close()
+    async def _in_thread(self, work: Callable[[Reader], T], fetch_bytes: int) -> T:
+        held: list[Reader] = []
+        given_up = threading.Event()
 
-    def _run(self, work: Callable[[Reader], T]) -> T:
+        def run() -> T:
+            reader = self._take(fetch_bytes)
+            held.append(reader)
+            good = False
+            try:
+                if given_up.is_set():
+                    raise ReadStopped
+                result = work(reader)
+                good = True
+                return result
+            finally:
+                with self._lock:
+                    # From here on it is no longer this call's to stop.
+                    held.clear()
+                self._give_back(reader, keep=good and fetch_bytes == SEEK_FETCH_BYTES)
+
         try:
-            reader = self._idle.pop()
-        except IndexError:
-            reader = Reader(self._config)
-        try:
-            result = work(reader)
-        except BaseException:
-            reader.close()
+            return await asyncio.to_thread(run)
+        except asyncio.CancelledError:
+            # In this order: the thread looks at the event after it has entered its reader.
+            given_up.set()
+            with self._lock:
+                for reader in held:
+                    reader.stop()
             raise
-        if self._closed or len(self._idle) >= IDLE_READERS_MAX:
-            reader.close()
-        else:
-            self._idle.append(reader)
-        return result
+
+    def _take(self, fetch_bytes: int) -> Reader:
+        with self._lock:
+            if self._closed:
+                raise ReadStopped
+            reader = self._idle.pop() if self._idle and fetch_bytes == SEEK_FETCH_BYTES else None
+            if reader is not None:
+                self._busy.add(reader)
+                return reader
+        reader = Reader(self._config, fetch_bytes)
+        with self._lock:
+            self._busy.add(reader)
+            if self._closed:
+                reader.stop()
+        return reader
+
+    def _give_back(self, reader: Reader, *, keep: bool) -> None:
+        with self._lock:
+            self._busy.discard(reader)
+            if keep and not reader.stopped and not self._closed and len(self._idle) < IDLE_READERS_MAX:
+                self._idle.append(reader)
+                return
+        reader.close()
 
     async def close(self) -> None:
-        self._closed = True
-        idle, self._idle = self._idle, []
+        """Close idle readers and stop the busy ones; their threads close them."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for reader in self._busy:
+                reader.stop()
         await asyncio.to_thread(_close_all, idle)
 
 

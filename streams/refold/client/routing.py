@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from refold.client.limits import ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
-from refold.errors import UnavailableError
+from refold.errors import ConfigError, PermissionDenied, UnavailableError
+from refold.topology.failures import explain
 
 CLIENT_ID_PREFIX: Final = "refold"
 
@@ -47,13 +48,34 @@ def parse_client_id(client_id: str) -> Owner | None:
 
 
 class Directory:
-    """Describes the group through an AdminClient."""
+    """Describes the inbox and the group through an AdminClient."""
 
     def __init__(self, config: dict[str, Any], group: str, inbox: str, timeout_s: float) -> None:
         self._admin = AdminClient(config)
+        self._bootstrap = str(config.get("bootstrap.servers", "?"))
         self._group = group
         self._inbox = inbox
         self._timeout_s = timeout_s
+
+    async def partition_count(self, timeout_s: float) -> int:
+        """Partitions of the inbox as the cluster has them now; raises when there is no such topic."""
+        topic = self._inbox
+        try:
+            metadata = await asyncio.to_thread(self._admin.list_topics, topic, timeout_s)
+        except KafkaException as error:
+            raise explain(error, doing=f"looking for topic {topic!r}", bootstrap=self._bootstrap) from None
+        found = metadata.topics[topic]
+        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise PermissionDenied(
+                f"Kafka refuses to let this principal see {topic!r}: grant DESCRIBE on it "
+                "(`refold topology render acls` prints the rules of each role)"
+            )
+        if found.error is not None or not found.partitions:
+            raise ConfigError(
+                f"topic {topic!r} does not exist on this cluster: run `refold topology apply`, "
+                "or check topic_prefix and bootstrap"
+            )
+        return len(found.partitions)
 
     async def look(self) -> Routes:
         """One group description; raises :class:`UnavailableError` when the cluster does not give it."""
@@ -108,6 +130,12 @@ class Router:
         assert self._routes is not None
         return self._routes.owners.get(partition)
 
+    async def close(self) -> None:
+        """End a look that nobody waits for any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
     @property
     def members(self) -> int:
         """Members of the group as last seen; 0 also before the first look."""
@@ -116,7 +144,9 @@ class Router:
     async def refresh(self) -> Routes:
         """Look again, at most once per ``ROUTE_REFRESH_MIN_S``; waits for the interval if need be."""
         if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="refold-routes")
+            # Whoever asked may have been cancelled: the failure is nobody's then, and no warning's either.
+            self._looking.add_done_callback(_look_at_failure)
         return await asyncio.shield(self._looking)
 
     async def _look(self) -> Routes:
@@ -129,3 +159,8 @@ class Router:
         finally:
             self._looked_at = time.monotonic()
             self._looking = None
+
+
+def _look_at_failure(task: asyncio.Task[Routes]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -47,6 +47,16 @@ LOOKUP_TIMEOUT_S: Final = 2.0
 LINE_BYTES_MAX: Final = 64 * 1024
 
 
+class _Waited:
+    """A ruling somebody waits for. Several may, each with a timeout of its own."""
+
+    __slots__ = ("future", "waiters")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[RulingLine] = asyncio.get_running_loop().create_future()
+        self.waiters = 0
+
+
 class _Stream:
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -62,7 +72,7 @@ class Rulings:
         self._producer_id = producer_id
         self._from_topics = from_topics
         self._kept: OrderedDict[Position, RulingLine] = OrderedDict()
-        self._waiting: dict[Position, asyncio.Future[RulingLine]] = {}
+        self._waiting: dict[Position, _Waited] = {}
         self._observers: OrderedDict[Position, Observer] = OrderedDict()
         self._streams: dict[str, _Stream] = {}
         self._lookups = asyncio.Semaphore(RULING_LOOKUPS_MAX)
@@ -95,9 +105,11 @@ class Rulings:
         position = (delivery.partition, delivery.offset)
         if (line := self._kept.get(position)) is not None:
             return line
-        future = self._waiting.get(position)
-        if future is None:
-            future = self._waiting[position] = asyncio.get_running_loop().create_future()
+        waited = self._waiting.get(position)
+        if waited is None:
+            waited = self._waiting[position] = _Waited()
+        waited.waiters += 1
+        future = waited.future
         try:
             async with asyncio.timeout(timeout_s):
                 if streamed:
@@ -106,7 +118,8 @@ class Rulings:
         except TimeoutError:
             pass
         finally:
-            if not future.done() and self._waiting.get(position) is future:
+            waited.waiters -= 1
+            if not waited.waiters and self._waiting.get(position) is waited:
                 del self._waiting[position]
         with contextlib.suppress(UnavailableError, TransientError, TimeoutError):
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
@@ -224,6 +237,6 @@ class Rulings:
             self._kept.popitem(last=False)
         if (observer := self._observers.pop(position, None)) is not None:
             observer(line)
-        if (future := self._waiting.pop(position, None)) is not None and not future.done():
-            future.set_result(line)
+        if (waited := self._waiting.pop(position, None)) is not None and not waited.future.done():
+            waited.future.set_result(line)
         return line

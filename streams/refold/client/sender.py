@@ -1,5 +1,8 @@
 """The SDK's Kafka producer: acks=all, idempotent, polled in a thread of its own.
 
+It is opened by the first event: an idempotent producer asks the broker for an id at once, and a principal
+that only reads has no right to one (librdkafka prints a FATAL line then).
+
 Delivery reports are collected by the thread and handed to the event loop in batches, one
 ``call_soon_threadsafe`` per poll and not per record: at 1 000 appends/s the loop is woken at most once per
 delivered batch.
@@ -12,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +25,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from refold.client.limits import IN_FLIGHT_EVENTS_MAX, LINGER_MS, POLL_S
 from refold.errors import ConfigError, PermissionDenied, RefoldError, TransientError, UsageError
-from refold.topology.failures import explain
 
 Header = tuple[str, bytes]
 
@@ -52,14 +55,32 @@ class Sender:
 
     def __init__(self, config: dict[str, Any], delivery_timeout_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._bootstrap = str(config.get("bootstrap.servers", "?"))
         self._slots = asyncio.Semaphore(IN_FLIGHT_EVENTS_MAX)
-        self._reports: list[tuple[asyncio.Future[Delivery], Delivery | tuple[KafkaError, str]]] = []
+        # Appended to by whichever thread serves the callbacks (the delivery thread, or flush() while
+        # closing), emptied by the delivery thread only.
+        self._reports: deque[tuple[asyncio.Future[Delivery], Delivery | tuple[KafkaError, str]]] = deque()
         self._stopping = threading.Event()
         self._fatal: KafkaError | None = None
-        self._producer = Producer({**config, **PRODUCER_CONFIG, "delivery.timeout.ms": delivery_timeout_ms})
-        self._thread = threading.Thread(target=self._poll_forever, name="refold-delivery", daemon=True)
-        self._thread.start()
+        self._config = {**config, **PRODUCER_CONFIG, "delivery.timeout.ms": delivery_timeout_ms}
+        self._opened: tuple[Producer, threading.Thread] | None = None
+        self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """True from the first event on, until closed."""
+        return self._opened is not None
+
+    def _producer(self) -> Producer:
+        if self._closed:
+            raise UsageError("the client is closed: nothing can be sent through it any more; not written")
+        if self._opened is None:
+            producer = Producer(self._config)
+            thread = threading.Thread(
+                target=self._poll_forever, args=(producer,), name="refold-delivery", daemon=True
+            )
+            self._opened = (producer, thread)
+            thread.start()
+        return self._opened[0]
 
     async def send(
         self, topic: str, key: bytes, value: bytes, headers: Sequence[Header], partition: int
@@ -68,7 +89,7 @@ class Sender:
         async with self._slots:
             future: asyncio.Future[Delivery] = self._loop.create_future()
             try:
-                self._producer.produce(
+                self._producer().produce(
                     topic,
                     value=value,
                     key=key,
@@ -82,39 +103,24 @@ class Sender:
                 ) from None
             return await future
 
-    async def partition_count(self, topic: str, timeout_s: float) -> int:
-        """Partitions of a topic as the cluster has them now."""
-        try:
-            metadata = await asyncio.to_thread(self._producer.list_topics, topic, timeout_s)
-        except KafkaException as error:
-            raise explain(error, doing=f"looking for topic {topic!r}", bootstrap=self._bootstrap) from None
-        found = metadata.topics[topic]
-        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise PermissionDenied(
-                f"Kafka refuses to let this principal see {topic!r}: grant DESCRIBE on it "
-                "(`refold topology render acls` prints the rules of each role)"
-            )
-        if found.error is not None or not found.partitions:
-            raise ConfigError(
-                f"topic {topic!r} does not exist on this cluster: run `refold topology apply`, "
-                "or check topic_prefix and bootstrap"
-            )
-        return len(found.partitions)
-
     async def close(self, timeout_s: float) -> None:
         """Wait for what is in flight, then stop the thread. What is not delivered by then fails."""
-        await asyncio.to_thread(self._producer.flush, timeout_s)
-        self._producer.purge()
-        await asyncio.to_thread(self._producer.flush, 1.0)
-        self._stopping.set()
-        await asyncio.to_thread(self._thread.join)
+        opened, self._opened, self._closed = self._opened, None, True
+        if opened is None:
+            return
+        producer, thread = opened
+        try:
+            await asyncio.to_thread(_flush_and_purge, producer, timeout_s)
+        finally:
+            self._stopping.set()
+            await asyncio.to_thread(thread.join)
 
     # Delivery thread
 
-    def _poll_forever(self) -> None:
+    def _poll_forever(self, producer: Producer) -> None:
         while not self._stopping.is_set():
             try:
-                self._producer.poll(POLL_S)
+                producer.poll(POLL_S)
             except KafkaException as error:
                 # Fatal: a principal without WRITE gets no producer id. librdkafka purges the queue then; the
                 # purged events and all later ones are told this reason.
@@ -122,23 +128,27 @@ class Sender:
                 self._stopping.wait(POLL_S)
             self._hand_over()
         with contextlib.suppress(KafkaException):
-            self._producer.poll(0)
+            producer.poll(0)
         self._hand_over()
 
     def _delivered(
         self, future: asyncio.Future[Delivery], error: KafkaError | None, message: Message
     ) -> None:
-        if error is None:
-            _, time_ms = message.timestamp()
-            # Neither is None in a delivery report without an error.
-            self._reports.append((future, Delivery(message.partition() or 0, message.offset() or 0, time_ms)))
+        partition, offset = message.partition(), message.offset()
+        if error is None and partition is not None and offset is not None:
+            self._reports.append((future, Delivery(partition, offset, message.timestamp()[1])))
         else:
-            self._reports.append((future, (error, message.topic() or "")))
+            # Written, but a broker that only remembers that it has the record cannot say where: like any
+            # unknown outcome. Sent again it gets an offset, and is absorbed.
+            unplaced = error or KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER, "no offset in the answer")
+            self._reports.append((future, (unplaced, message.topic() or "")))
 
     def _hand_over(self) -> None:
-        if not self._reports:
+        told = []
+        while self._reports:
+            told.append(self._reports.popleft())
+        if not told:
             return
-        told, self._reports = self._reports, []
         # Failures become errors only now: the poll that reported them may have raised the reason after them.
         reports: list[_Report] = [
             (
@@ -152,6 +162,15 @@ class Sender:
         except RuntimeError:
             # The loop is closed: nobody is left to be told.
             self._stopping.set()
+
+
+def _flush_and_purge(producer: Producer, timeout_s: float) -> None:
+    """Blocks. What is not acknowledged in time gets its delivery report from the purge."""
+    with contextlib.suppress(KafkaException):  # A fatal error, which the delivery thread has met as well.
+        producer.flush(timeout_s)
+    producer.purge()
+    with contextlib.suppress(KafkaException):
+        producer.flush(1.0)
 
 
 def _resolve(reports: list[_Report]) -> None:

@@ -1,0 +1,283 @@
+"""What the client must not forget, not share and not leave behind: lanes, waiters, readers, producers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from api.fake_owner import FakeView
+from client.fake_group import FakeGroup
+from client.test_owners import everywhere, no_topics, owners_of, worker
+from refold.client import bulk, connection
+from refold.client.connection import Connection, Options
+from refold.client.ordering import EarlierEventFailed
+from refold.client.positions import Position
+from refold.client.publishing import Publisher
+from refold.client.reader import ReaderPool, ReadStopped
+from refold.client.rulings import Rulings
+from refold.client.sender import Delivery, Sender
+from refold.errors import TransientError, UsageError
+from refold.settings import Settings
+from refold.wire.envelope import decode_envelope
+from refold.wire.owner import RulingLine
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:9", "log_level": 2}
+
+
+class Wire:
+    """A transport that takes or refuses every event at once."""
+
+    is_open = False
+
+    def __init__(self) -> None:
+        self.up = True
+        self.values: list[bytes] = []
+
+    async def send(
+        self, topic: str, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]], partition: int
+    ) -> Delivery:
+        if not self.up:
+            raise TransientError("timed out: outcome unknown")
+        self.values.append(value)
+        return Delivery(partition, len(self.values) - 1, 0)
+
+    async def close(self, timeout_s: float) -> None:
+        return None
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+async def unconnected(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    """A connection whose events go to the wire; nothing else is asked of it."""
+    monkeypatch.setattr(connection, "SESSIONS_KEPT_MAX", 2)
+    made = Connection(Options(Settings(), "127.0.0.1:9", "t", "p-1", 1))
+    made.sender = wire  # type: ignore[assignment]
+    return made
+
+
+def publisher(made: Connection, session: str) -> Publisher:
+    return Publisher(made, "t", session, f"t/{session}".encode())
+
+
+async def say(made: Connection, session: str, name: str) -> None:
+    await publisher(made, session).publish("FactSet", {"name": name, "value": "1"})
+
+
+async def test_a_failed_event_is_not_forgotten_when_other_sessions_come(
+    unconnected: Connection, wire: Wire
+) -> None:
+    """Goal: nobody holds the session, many others are used: still its next event may not overtake."""
+    wire.up = False
+    with pytest.raises(TransientError):
+        await say(unconnected, "s", "a")
+    wire.up = True
+    for number in range(20):
+        await say(unconnected, f"other-{number}", "x")
+    with pytest.raises(EarlierEventFailed):
+        await say(unconnected, "s", "b")
+    [receipt] = await publisher(unconnected, "s").retry()
+    assert receipt.type == "FactSet"
+    await say(unconnected, "s", "b")
+
+
+async def test_undecided_sessions_are_bounded_and_decided_ones_are_forgotten(
+    unconnected: Connection, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "UNDECIDED_SESSIONS_MAX", 5)
+    wire.up = False
+    for number in range(7):
+        with pytest.raises(TransientError):
+            await say(unconnected, f"s-{number}", "a")
+    with pytest.raises(TransientError, match="5 sessions have events"):
+        await say(unconnected, "s-new", "a")
+    wire.up = True
+    for number in range(7):
+        await publisher(unconnected, f"s-{number}").retry()
+    await say(unconnected, "s-new", "a")
+    assert len(unconnected._undecided) == 0
+
+
+async def test_a_cancelled_append_leaves_nothing_stuck(unconnected: Connection, wire: Wire) -> None:
+    """Goal: cancelled while in flight, the event goes its way and the session's next one follows it."""
+    gate = asyncio.Event()
+    real = wire.send
+
+    async def held_back(*arguments: Any) -> Delivery:
+        await gate.wait()
+        return await real(*arguments)
+
+    wire.send = held_back  # type: ignore[method-assign]
+    first = asyncio.ensure_future(say(unconnected, "s", "a"))
+    await asyncio.sleep(0.01)
+    second = asyncio.ensure_future(say(unconnected, "s", "b"))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    gate.set()
+    await second
+    names = [decode_envelope(value).producer_counter for value in wire.values]
+    assert names == [1, 2]
+    assert publisher(unconnected, "s").memory.lane.idle
+    assert not unconnected._busy
+
+
+@pytest.mark.parametrize("event_type", ["SessionReleased", "SessionReleaseFinished"])
+async def test_events_of_a_release_bear_no_stamp(
+    unconnected: Connection, wire: Wire, event_type: str
+) -> None:
+    """Goal: the releasing producer may be the one whose events were parked: no counter above theirs."""
+    payload = {"by": None, "reason": None}
+    if event_type == "SessionReleaseFinished":
+        payload = {"accepted": 0, "refused": 0, "parked": 0}  # type: ignore[dict-item]
+    await say(unconnected, "s", "a")
+    await publisher(unconnected, "s").publish(event_type, payload)
+    stamps = [decode_envelope(value).producer_id for value in wire.values]
+    assert stamps == ["p-1", None]
+
+
+async def test_waiters_of_one_ruling_time_out_one_by_one() -> None:
+    """Goal: an impatient waiter takes nothing away from a patient one."""
+    view = FakeView()
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        rulings = Rulings(owners, "p-1", no_topics)
+        patient = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 20))
+        await asyncio.wait_for(view.subscribed.wait(), 5)
+        with pytest.raises(TransientError):
+            await rulings.wait(Delivery(0, 7, 0), time.monotonic(), 0.1)
+        await view.rule("p-1", RulingLine(0, 7, "accepted", 3))
+        assert (await asyncio.wait_for(patient, 5)).seq == 3
+        assert not rulings._waiting
+        await rulings.close()
+
+
+async def test_no_producer_without_an_event() -> None:
+    """Goal: a reader asks for no producer id, which takes a right that readers do not have."""
+    sender = Sender(dict(NOWHERE), delivery_timeout_ms=500)
+    before = {thread.name for thread in threading.enumerate()}
+    assert not sender.is_open
+    await sender.close(1)
+    assert "refold-delivery" not in before
+    with pytest.raises(UsageError, match="closed"):
+        await sender.send("t", b"k", b"v", (), 0)
+
+
+async def test_a_delivery_without_an_offset_is_no_delivery_to_offset_0() -> None:
+    """Goal: a broker that only remembers having the record does not make us ask for another one's ruling."""
+    sender = Sender(dict(NOWHERE), delivery_timeout_ms=500)
+    future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+    unplaced = SimpleNamespace(
+        partition=lambda: 0, offset=lambda: None, topic=lambda: "t", timestamp=lambda: (0, -1)
+    )
+    sender._delivered(future, None, unplaced)  # type: ignore[arg-type]
+    sender._hand_over()
+    with pytest.raises(TransientError, match="same event again is safe"):
+        await asyncio.wait_for(future, 5)
+
+
+async def test_reports_from_two_threads_all_arrive() -> None:
+    """Goal: flush() while closing serves callbacks beside the delivery thread; none may fall between them."""
+    sender = Sender(dict(NOWHERE), delivery_timeout_ms=500)
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[Delivery]] = [loop.create_future() for _ in range(20_000)]
+    failed = KafkaError(KafkaError._PURGE_QUEUE)
+    done = threading.Event()
+
+    def report() -> None:
+        for future in futures:
+            sender._delivered(
+                future,
+                failed,
+                SimpleNamespace(  # type: ignore[arg-type]
+                    partition=lambda: 0, offset=lambda: None, topic=lambda: "t"
+                ),
+            )
+        done.set()
+
+    def hand_over() -> None:
+        while not done.is_set():
+            sender._hand_over()
+        sender._hand_over()
+
+    await asyncio.gather(asyncio.to_thread(report), asyncio.to_thread(hand_over))
+    outcomes = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+    assert {type(outcome) for outcome in outcomes} == {TransientError}
+
+
+class SlowReader(bulk.TopicReader):
+    """Its read takes until the test says so."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._in_use = threading.Lock()
+        self._follow, self._unfinished = True, {}
+        self.leave = threading.Event()
+        self.reading_at_close: list[bool] = []
+        self.inside = False
+        self._consumer: Any = SimpleNamespace(close=lambda: self.reading_at_close.append(self.inside))
+        SlowReader.made = self
+
+    made: SlowReader
+    entered = threading.Event()
+
+    def _read(self) -> bulk.Batch:
+        self.inside = True
+        self.entered.set()
+        self.leave.wait(10)
+        self.inside = False
+        return bulk.Batch("t", {}, [])
+
+
+async def test_following_can_be_cancelled_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the consumer is not freed under the thread that is inside it (librdkafka would crash)."""
+    monkeypatch.setattr(bulk, "TopicReader", SlowReader)
+
+    async def follow() -> None:
+        async for _ in bulk.batches({}, "t", Position("t", {}), follow=True):
+            raise AssertionError("nothing to read")
+
+    following = asyncio.ensure_future(follow())
+    assert await asyncio.to_thread(SlowReader.entered.wait, 5)
+    following.cancel()
+    await asyncio.sleep(0.05)
+    assert SlowReader.made.reading_at_close == []
+    SlowReader.made.leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert SlowReader.made.reading_at_close == [False]
+
+
+async def test_a_cancelled_scan_ends_at_once() -> None:
+    """Goal: a scan whose caller is gone does not go on for READ_STALL_S or a whole partition."""
+    pool = ReaderPool(dict(NOWHERE))
+    began, ended = threading.Event(), threading.Event()
+
+    def scan(reader: Any) -> None:
+        began.set()
+        try:
+            reader.sweep("t", 0, 0, lambda _: True)
+        finally:
+            ended.set()
+
+    scanning = asyncio.ensure_future(pool.scan(scan))
+    assert await asyncio.to_thread(began.wait, 5)
+    scanning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scanning
+    assert await asyncio.to_thread(ended.wait, 5)
+    began.clear()
+    stopped = asyncio.ensure_future(pool.run(scan))
+    assert await asyncio.to_thread(began.wait, 5)
+    await pool.close()
+    with pytest.raises(ReadStopped):
+        await asyncio.wait_for(stopped, 5)
+    with pytest.raises(ReadStopped):
+        await pool.run(scan)
