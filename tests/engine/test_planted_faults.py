@@ -7,7 +7,6 @@ The scenarios, traffic and oracle are those of the crash matrix; only the named 
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -88,7 +87,7 @@ def test_restore_to_end_of_partition_is_noticed(cluster: Cluster, tmp_path: Path
     traffic = Traffic(cluster)
     traffic.send(150)
     first = Worker(cluster, tmp_path, "a").start()
-    second = Worker(cluster, tmp_path, "b", **{SABOTAGE: "restore-to-eof"})
+    second = Worker(cluster, tmp_path, "b", **{SABOTAGE: "restore-to-eof", "REFOLD_POINT": "after_mark:hold"})
     try:
         first.wait_live(4)
         wait_ruled(cluster)
@@ -96,11 +95,11 @@ def test_restore_to_end_of_partition_is_noticed(cluster: Cluster, tmp_path: Path
         traffic.send(150)
         assert first.events_at_point() > 0
         second.start()
-        wait_for("the new owner to have the partitions", lambda: bool(cluster.members().get("b")))
-        # It reads a few hundred records in milliseconds and then waits for the offset; the transaction times
-        # out after 10 s, so this must stay well below.
-        time.sleep(1.5)
+        # One of its partitions is read to the end and held there; the transaction commits meanwhile.
+        wait_for("the new owner to be at the end of a partition", second.hit.exists)
         first.signal(signal.SIGCONT)
+        wait_for("the commit", lambda: '"partitions_lost' in first.log() or not first.alive)
+        second.release.touch()
         second.wait_live(1)
         traffic.send(100)
         wait_ruled(cluster)

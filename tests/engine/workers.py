@@ -149,7 +149,9 @@ def wait_ruled(cluster: Cluster, seconds: float = 40.0) -> None:
     """Every inbox record, forwards included, has a committed ruling."""
 
     def done() -> bool:
-        ends, committed = cluster.inbox_ends(), cluster.committed()
+        # In this order: what a commit forwarded is in the inbox when its offsets are committed.
+        committed = cluster.committed()
+        ends = cluster.inbox_ends()
         return all(committed.get(number, -1) >= end for number, end in ends.items())
 
     wait_for("every inbox record to be ruled on", done, seconds, every=0.1)
