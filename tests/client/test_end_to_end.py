@@ -320,16 +320,16 @@ async def test_a_failed_event_blocks_its_session_until_decided(
     s = rf.session(new_id("order"))
     await s.append("one", wait="accepted")
     sender = rf.connection.sender
-    real = sender.send
+    real = sender.start
 
-    async def written_but_not_acknowledged(*arguments: Any) -> Any:
-        await real(*arguments)
-        raise TransientError("timed out: outcome unknown")
+    def written_but_not_acknowledged(*arguments: Any) -> None:
+        *record, tell = arguments
+        real(*record, lambda _: tell(TransientError("timed out: outcome unknown")))
 
-    monkeypatch.setattr(sender, "send", written_but_not_acknowledged)
+    monkeypatch.setattr(sender, "start", written_but_not_acknowledged)
     with pytest.raises(TransientError, match="outcome unknown"):
         await s.append("two")
-    monkeypatch.setattr(sender, "send", real)
+    monkeypatch.setattr(sender, "start", real)
     with pytest.raises(EarlierEventFailed):
         await s.append("three")
     [receipt] = await s.retry()

@@ -9,7 +9,7 @@ import pytest
 
 from refold.client import ordering
 from refold.client.ordering import EarlierEventFailed, Lane, Pending
-from refold.client.sender import Delivery
+from refold.client.sender import Delivery, Tell
 from refold.errors import TransientError
 
 
@@ -18,27 +18,34 @@ class Wire:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.waiting: asyncio.Queue[tuple[bytes, asyncio.Future[Delivery]]] = asyncio.Queue()
+        self.waiting: asyncio.Queue[tuple[bytes, Tell]] = asyncio.Queue()
+        self.refuses: set[bytes] = set()
 
-    async def send(
-        self, topic: str, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]], partition: int
-    ) -> Delivery:
-        future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
-        self.waiting.put_nowait((value, future))
-        return await future
+    def start(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]],
+        partition: int,
+        tell: Tell,
+    ) -> None:
+        if value in self.refuses:
+            raise TransientError("the queue is full: not written")
+        self.waiting.put_nowait((value, tell))
 
-    async def next_is(self, value: bytes) -> asyncio.Future[Delivery]:
-        sent, future = await asyncio.wait_for(self.waiting.get(), 5)
+    async def next_is(self, value: bytes) -> Tell:
+        sent, tell = await asyncio.wait_for(self.waiting.get(), 5)
         assert sent == value
-        return future
+        return tell
 
     async def acknowledge(self, value: bytes) -> None:
-        future = await self.next_is(value)
+        tell = await self.next_is(value)
         self.written.append(value)
-        future.set_result(Delivery(0, len(self.written) - 1, 0))
+        tell(Delivery(0, len(self.written) - 1, 0))
 
     async def fail(self, value: bytes) -> None:
-        (await self.next_is(value)).set_exception(TransientError("timed out: outcome unknown"))
+        (await self.next_is(value))(TransientError("timed out: outcome unknown"))
 
 
 def submit(lane: Lane, name: str) -> Pending:
@@ -105,6 +112,29 @@ async def test_a_retry_that_fails_blocks_again(wire: Wire, lane: Lane) -> None:
     assert [p.event_id for p in lane.failed] == ["a", "b"]
     with pytest.raises(EarlierEventFailed):
         submit(lane, "c")
+
+
+async def test_a_retry_that_is_refused_at_once_sends_nothing_behind_it(wire: Wire, lane: Lane) -> None:
+    """Goal: also a failure inside the call that retries keeps what follows behind it."""
+    submit(lane, "a"), submit(lane, "b")
+    await wire.fail(b"a")
+    wire.refuses.add(b"a")
+    again = lane.retry()
+    assert wire.waiting.empty()
+    assert [type(p.done.exception()) for p in again] == [TransientError, EarlierEventFailed]
+    assert [p.event_id for p in lane.failed] == ["a", "b"]
+
+
+async def test_a_report_after_closing_is_nobodys(wire: Wire, lane: Lane) -> None:
+    """Goal: what arrives late for a given-up event is not taken for the delivery of another one."""
+    submit(lane, "a")
+    late = await wire.next_is(b"a")
+    lane.close()
+    [again] = lane.retry()
+    late(Delivery(0, 99, 0))
+    assert not again.done.done()
+    await wire.acknowledge(b"a")
+    assert (await again.done).offset == 0
 
 
 async def test_abandon_opens_the_lane_without_the_failed_ones(wire: Wire, lane: Lane) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +16,14 @@ from api.fake_owner import FakeView
 from client.fake_group import FakeGroup
 from client.test_owners import everywhere, no_topics, owners_of, worker
 from refold.client import bulk, connection
+from refold.client import sender as sender_module
 from refold.client.connection import Connection, Options
 from refold.client.ordering import EarlierEventFailed
 from refold.client.positions import Position
 from refold.client.publishing import Publisher
 from refold.client.reader import ReaderPool, ReadStopped
 from refold.client.rulings import Rulings
-from refold.client.sender import Delivery, Sender
+from refold.client.sender import Delivery, Outcome, Sender, Tell
 from refold.errors import TransientError, UsageError
 from refold.settings import Settings
 from refold.wire.envelope import decode_envelope
@@ -39,14 +40,25 @@ class Wire:
     def __init__(self) -> None:
         self.up = True
         self.values: list[bytes] = []
+        self.held: list[Callable[[], None]] | None = None
 
-    async def send(
-        self, topic: str, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]], partition: int
-    ) -> Delivery:
-        if not self.up:
-            raise TransientError("timed out: outcome unknown")
-        self.values.append(value)
-        return Delivery(partition, len(self.values) - 1, 0)
+    def start(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]],
+        partition: int,
+        tell: Tell,
+    ) -> None:
+        outcome: Delivery | TransientError = TransientError("timed out: outcome unknown")
+        if self.up:
+            self.values.append(value)
+            outcome = Delivery(partition, len(self.values) - 1, 0)
+        if self.held is None:
+            asyncio.get_running_loop().call_soon(tell, outcome)
+        else:
+            self.held.append(lambda: tell(outcome))
 
     async def close(self, timeout_s: float) -> None:
         return None
@@ -110,20 +122,14 @@ async def test_undecided_sessions_are_bounded_and_decided_ones_are_forgotten(
 
 async def test_a_cancelled_append_leaves_nothing_stuck(unconnected: Connection, wire: Wire) -> None:
     """Goal: cancelled while in flight, the event goes its way and the session's next one follows it."""
-    gate = asyncio.Event()
-    real = wire.send
-
-    async def held_back(*arguments: Any) -> Delivery:
-        await gate.wait()
-        return await real(*arguments)
-
-    wire.send = held_back  # type: ignore[method-assign]
+    wire.held = []
     first = asyncio.ensure_future(say(unconnected, "s", "a"))
     await asyncio.sleep(0.01)
     second = asyncio.ensure_future(say(unconnected, "s", "b"))
     await asyncio.sleep(0.01)
     first.cancel()
-    gate.set()
+    [report], wire.held = wire.held, None
+    report()
     await second
     names = [decode_envelope(value).producer_counter for value in wire.values]
     assert names == [1, 2]
@@ -174,28 +180,29 @@ async def test_no_producer_without_an_event() -> None:
 async def test_a_delivery_without_an_offset_is_no_delivery_to_offset_0() -> None:
     """Goal: a broker that only remembers having the record does not make us ask for another one's ruling."""
     sender = Sender(dict(NOWHERE), delivery_timeout_ms=500)
-    future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     unplaced = SimpleNamespace(
         partition=lambda: 0, offset=lambda: None, topic=lambda: "t", timestamp=lambda: (0, -1)
     )
-    sender._delivered(future, None, unplaced)  # type: ignore[arg-type]
+    sender._delivered(future.set_result, None, unplaced)  # type: ignore[arg-type]
     sender._hand_over()
-    with pytest.raises(TransientError, match="same event again is safe"):
-        await asyncio.wait_for(future, 5)
+    outcome = await asyncio.wait_for(future, 5)
+    assert isinstance(outcome, TransientError)
+    assert "same event again is safe" in str(outcome)
 
 
 async def test_reports_from_two_threads_all_arrive() -> None:
     """Goal: flush() while closing serves callbacks beside the delivery thread; none may fall between them."""
     sender = Sender(dict(NOWHERE), delivery_timeout_ms=500)
     loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Delivery]] = [loop.create_future() for _ in range(20_000)]
+    futures: list[asyncio.Future[Outcome]] = [loop.create_future() for _ in range(20_000)]
     failed = KafkaError(KafkaError._PURGE_QUEUE)
     done = threading.Event()
 
     def report() -> None:
         for future in futures:
             sender._delivered(
-                future,
+                future.set_result,
                 failed,
                 SimpleNamespace(  # type: ignore[arg-type]
                     partition=lambda: 0, offset=lambda: None, topic=lambda: "t"
@@ -209,8 +216,37 @@ async def test_reports_from_two_threads_all_arrive() -> None:
         sender._hand_over()
 
     await asyncio.gather(asyncio.to_thread(report), asyncio.to_thread(hand_over))
-    outcomes = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+    outcomes = await asyncio.wait_for(asyncio.gather(*futures), 10)
     assert {type(outcome) for outcome in outcomes} == {TransientError}
+
+
+async def test_records_above_the_bound_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: librdkafka's queue is never overrun; what waits is sent in order, or told at the close."""
+    monkeypatch.setattr(sender_module, "IN_FLIGHT_EVENTS_MAX", 2)
+    produced: list[bytes] = []
+    reports: list[Callable[..., None]] = []
+    fake = SimpleNamespace(
+        produce=lambda _, value, on_delivery, **__: (produced.append(value), reports.append(on_delivery)),
+        poll=time.sleep,
+        flush=lambda _: 0,
+        purge=lambda: None,
+    )
+    monkeypatch.setattr(sender_module, "Producer", lambda _: fake)
+    sender = Sender(dict(NOWHERE), delivery_timeout_ms=500)
+    sends = [asyncio.ensure_future(sender.send("t", b"k", b"%d" % n, (), 0)) for n in range(5)]
+    await asyncio.sleep(0)
+    assert produced == [b"0", b"1"]
+    placed = SimpleNamespace(partition=lambda: 0, offset=lambda: 7, timestamp=lambda: (1, 1))
+    reports[0](None, placed)
+    assert (await asyncio.wait_for(sends[0], 5)).offset == 7
+    assert produced == [b"0", b"1", b"2"]
+    await sender.close(1)
+    for waiting in sends[3:]:
+        with pytest.raises(TransientError, match="not written"):
+            await asyncio.wait_for(waiting, 5)
+    assert produced == [b"0", b"1", b"2"]
+    for unanswered in sends[1:3]:
+        unanswered.cancel()
 
 
 class SlowReader(bulk.TopicReader):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from refold.client.ids import new_id
 from refold.core.envelope import Actor
 from refold.errors import UsageError
 from refold.formats import anthropic, openai, otel
@@ -63,7 +63,7 @@ def message_body(
     if unknown:
         raise UsageError(f"a message has no field {min(unknown)!r}; it has {', '.join(sorted(BODY_KEYS))}")
     given = {name: value for name, value in fields.items() if value is not None}
-    made_id = message_id or uuid.uuid4().hex
+    made_id = message_id or new_id()
     body: dict[str, Any]
     if isinstance(message, str):
         body = {"message_id": made_id, "role": role or "user", "content": [text_part(message)]}
@@ -93,14 +93,14 @@ def _from_mapping(
     if _is_body(message, content):
         body = dict(message)
         if message_id is not None or not body.get("message_id"):
-            body["message_id"] = message_id or uuid.uuid4().hex
+            body["message_id"] = message_id or new_id()
         body["role"] = role or body.get("role") or "user"
         return body
     readers = {"openai": openai.message_in, "anthropic": anthropic.message_in, "otel": otel.message_in}
     if source not in readers:
         raise UsageError(f"format {source!r}: append takes openai, anthropic or otel messages")
     given = message if role is None or "role" in message else {"role": role, **message}
-    return readers[source](given, message_id=message_id or uuid.uuid4().hex)
+    return readers[source](given, message_id=message_id or new_id())
 
 
 def _is_body(message: Mapping[str, Any], content: object) -> bool:

@@ -18,6 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from refold.client.limits import SESSION_QUEUE_EVENTS_MAX
@@ -41,9 +42,16 @@ class EarlierEventFailed(TransientError):
 
 
 class Transport(Protocol):
-    async def send(
-        self, topic: str, key: bytes, value: bytes, headers: Sequence[Header], partition: int
-    ) -> Delivery: ...
+    def start(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        headers: Sequence[Header],
+        partition: int,
+        tell: Callable[[Delivery | RefoldError], None],
+    ) -> None:
+        """Send one record. Raises, or calls ``tell`` once, later, on the event loop."""
 
 
 @dataclass(slots=True)
@@ -58,7 +66,10 @@ class Pending:
 
 
 class Lane:
-    """The send queue of one session. Use from one event loop."""
+    """The send queue of one session. Use from one event loop.
+
+    There is no task behind it: a delivery report starts the next event.
+    """
 
     def __init__(
         self,
@@ -74,10 +85,15 @@ class Lane:
         self._topic = topic
         self._key = key
         self._partition_of = partition_of
+        #: Of the key, once known: hashing it costs as much as sending does.
+        self._partition: int | None = None
         self._queue: deque[Pending] = deque()
         self._failed: list[Pending] = []
         self._cause = ""
-        self._task: asyncio.Task[None] | None = None
+        self._sending = False
+        #: Raised when what is in flight is given up, so that its report is not taken for a later event's.
+        self._turn = 0
+        self._settled: asyncio.Future[None] | None = None
 
     @property
     def failed(self) -> tuple[Pending, ...]:
@@ -86,7 +102,7 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        return self._task is None and not self._queue and not self._failed
+        return not self._sending and not self._failed
 
     def check_open(self) -> None:
         """Raises :class:`EarlierEventFailed` while failed events wait for the caller's decision."""
@@ -102,7 +118,9 @@ class Lane:
                 "Await the receipts of earlier ones first"
             )
         pending = Pending(event_id, type_, value, headers, asyncio.get_running_loop().create_future())
-        self._enqueue(pending)
+        self._queue.append(pending)
+        if not self._sending:
+            self._send_next()
         return pending
 
     def retry(self) -> list[Pending]:
@@ -110,8 +128,10 @@ class Lane:
         loop = asyncio.get_running_loop()
         again = [Pending(p.event_id, p.type, p.value, p.headers, loop.create_future()) for p in self._failed]
         self._failed = []
-        for pending in again:
-            self._enqueue(pending)
+        # All of them before the first is sent: should it fail at once, the others are behind it.
+        self._queue.extend(again)
+        if again and not self._sending:
+            self._send_next()
         return again
 
     def abandon(self) -> tuple[str, ...]:
@@ -122,45 +142,60 @@ class Lane:
 
     async def settle(self) -> None:
         """Wait until nothing is being sent: all durable, or failed."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        while self._sending:
+            if self._settled is None:
+                self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._settled)
 
     def close(self) -> None:
         """Stop sending; what is queued fails. For the end of the client."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def _enqueue(self, pending: Pending) -> None:
-        self._queue.append(pending)
-        if self._task is None:
-            self._busy.add(self)
-            self._task = asyncio.get_running_loop().create_task(self._drain(), name="refold-lane")
-
-    async def _drain(self) -> None:
-        try:
-            while self._queue:
-                head = self._queue[0]
-                try:
-                    delivery = await self._transport.send(
-                        self._topic, self._key, head.value, head.headers, self._partition_of(self._key)
-                    )
-                except RefoldError as error:
-                    self._fail(error)
-                    return
-                self._queue.popleft()
-                if not head.done.done():
-                    head.done.set_result(delivery)
-        except asyncio.CancelledError:
+        if self._sending:
             self._fail(TransientError("the client was closed before the event was acknowledged"))
-            raise
+
+    def _send_next(self) -> None:
+        head = self._queue[0]
+        self._sending = True
+        self._busy.add(self)
+        try:
+            if self._partition is None:
+                self._partition = self._partition_of(self._key)
+            self._transport.start(
+                self._topic,
+                self._key,
+                head.value,
+                head.headers,
+                self._partition,
+                partial(self._told, self._turn),
+            )
+        except RefoldError as error:
+            self._fail(error)
         except Exception as error:
             # Nothing of ours raises these; whoever awaits a receipt must still hear of it.
             self._fail(TransientError(f"the event could not be handed to Kafka: {error!r}"))
-        finally:
-            self._task = None
-            self._busy.discard(self)
+
+    def _told(self, turn: int, outcome: Delivery | RefoldError) -> None:
+        if turn != self._turn:
+            return
+        if not isinstance(outcome, Delivery):
+            self._fail(outcome)
+            return
+        head = self._queue.popleft()
+        if not head.done.done():
+            head.done.set_result(outcome)
+        if self._queue:
+            self._send_next()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._sending = False
+        self._busy.discard(self)
+        if self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
 
     def _fail(self, error: RefoldError) -> None:
+        self._turn += 1
         self._failed = list(self._queue)
         self._queue.clear()
         self._cause = str(error)
@@ -173,3 +208,4 @@ class Lane:
                 pending.done.set_exception(EarlierEventFailed(self._failed[0].event_id, self._cause))
             # A caller that never looks at its receipt must not get asyncio's "never retrieved" on top.
             pending.done.exception()
+        self._rest()

@@ -10,11 +10,11 @@ by the call's state. The two events of a release go unstamped too (``UNSTAMPED_T
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from refold.client.connection import Connection, SessionMemory, now_ms
+from refold.client.ids import new_id
 from refold.client.limits import RULING_TIMEOUT_S
 from refold.client.ordering import Pending
 from refold.client.payloads import encode_payload, offload
@@ -81,7 +81,7 @@ class Publisher:
                     await offload(payload, self._connection.blobs, self._connection.inline_bytes_max),
                 )
             envelope = Envelope(
-                event_id=event_id or uuid.uuid4().hex,
+                event_id=event_id or new_id(),
                 tenant=self._tenant,
                 session=self._session,
                 type=event_type,

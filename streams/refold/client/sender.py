@@ -5,7 +5,7 @@ that only reads has no right to one (librdkafka prints a FATAL line then).
 
 Delivery reports are collected by the thread and handed to the event loop in batches, one
 ``call_soon_threadsafe`` per poll and not per record: at 1 000 appends/s the loop is woken at most once per
-delivered batch.
+delivered batch. There they are told by plain calls.
 
 This module knows nothing of sessions. Order per session is kept by :mod:`refold.client.ordering`.
 """
@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -38,7 +38,9 @@ class Delivery:
     append_time_ms: int
 
 
-_Report = tuple["asyncio.Future[Delivery]", Delivery | RefoldError]
+Outcome = Delivery | RefoldError
+Tell = Callable[[Outcome], None]
+_Record = tuple[str, bytes, bytes, Sequence[Header], int, Tell]
 
 #: What librdkafka is asked for; a guarantee hangs on each but the last two.
 PRODUCER_CONFIG: Final[dict[str, Any]] = {
@@ -51,14 +53,15 @@ PRODUCER_CONFIG: Final[dict[str, Any]] = {
 
 
 class Sender:
-    """One producer, its poll thread, and futures. Use from one event loop."""
+    """One producer and its poll thread. Use from one event loop."""
 
     def __init__(self, config: dict[str, Any], delivery_timeout_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._slots = asyncio.Semaphore(IN_FLIGHT_EVENTS_MAX)
+        self._in_flight = 0
+        self._backlog: deque[_Record] = deque()
         # Appended to by whichever thread serves the callbacks (the delivery thread, or flush() while
         # closing), emptied by the delivery thread only.
-        self._reports: deque[tuple[asyncio.Future[Delivery], Delivery | tuple[KafkaError, str]]] = deque()
+        self._reports: deque[tuple[Tell, Delivery | tuple[KafkaError, str]]] = deque()
         self._stopping = threading.Event()
         self._fatal: KafkaError | None = None
         self._config = {**config, **PRODUCER_CONFIG, "delivery.timeout.ms": delivery_timeout_ms}
@@ -82,26 +85,44 @@ class Sender:
             thread.start()
         return self._opened[0]
 
+    def start(
+        self, topic: str, key: bytes, value: bytes, headers: Sequence[Header], partition: int, tell: Tell
+    ) -> None:
+        """Send one record; ``tell`` is called once on the event loop: where it lies, or why nobody knows.
+
+        Never blocks. Raises when the record cannot be handed to Kafka: certainly not written, ``tell`` is not
+        called. Above ``IN_FLIGHT_EVENTS_MAX`` records it waits its turn here.
+        """
+        record = (topic, key, value, headers, partition, tell)
+        if self._in_flight >= IN_FLIGHT_EVENTS_MAX:
+            self._backlog.append(record)
+        else:
+            self._produce(record)
+
     async def send(
         self, topic: str, key: bytes, value: bytes, headers: Sequence[Header], partition: int
     ) -> Delivery:
         """Returns when the record is durable; raises when it is not known to be (the text says which)."""
-        async with self._slots:
-            future: asyncio.Future[Delivery] = self._loop.create_future()
-            try:
-                self._producer().produce(
-                    topic,
-                    value=value,
-                    key=key,
-                    headers=list(headers),
-                    partition=partition,
-                    on_delivery=partial(self._delivered, future),
-                )
-            except (KafkaException, BufferError) as error:
-                raise _local_failure(
-                    error if self._fatal is None else KafkaException(self._fatal), topic, len(value)
-                ) from None
-            return await future
+        future: asyncio.Future[Delivery] = self._loop.create_future()
+        self.start(topic, key, value, headers, partition, partial(_settle, future))
+        return await future
+
+    def _produce(self, record: _Record) -> None:
+        topic, key, value, headers, partition, tell = record
+        try:
+            self._producer().produce(
+                topic,
+                value=value,
+                key=key,
+                headers=list(headers),
+                partition=partition,
+                on_delivery=partial(self._delivered, tell),
+            )
+        except (KafkaException, BufferError) as error:
+            raise _local_failure(
+                error if self._fatal is None else KafkaException(self._fatal), topic, len(value)
+            ) from None
+        self._in_flight += 1
 
     async def close(self, timeout_s: float) -> None:
         """Wait for what is in flight, then stop the thread. What is not delivered by then fails."""
@@ -114,6 +135,20 @@ class Sender:
         finally:
             self._stopping.set()
             await asyncio.to_thread(thread.join)
+            closed = TransientError("the client was closed before the event was sent: not written")
+            while self._backlog:
+                self._backlog.popleft()[-1](closed)
+
+    def _resolve(self, reports: list[tuple[Tell, Outcome]]) -> None:
+        self._in_flight -= len(reports)
+        for tell, outcome in reports:
+            tell(outcome)
+        while self._backlog and self._in_flight < IN_FLIGHT_EVENTS_MAX and not self._closed:
+            record = self._backlog.popleft()
+            try:
+                self._produce(record)
+            except RefoldError as error:
+                record[-1](error)
 
     # Delivery thread
 
@@ -131,17 +166,15 @@ class Sender:
             producer.poll(0)
         self._hand_over()
 
-    def _delivered(
-        self, future: asyncio.Future[Delivery], error: KafkaError | None, message: Message
-    ) -> None:
+    def _delivered(self, tell: Tell, error: KafkaError | None, message: Message) -> None:
         partition, offset = message.partition(), message.offset()
         if error is None and partition is not None and offset is not None:
-            self._reports.append((future, Delivery(partition, offset, message.timestamp()[1])))
+            self._reports.append((tell, Delivery(partition, offset, message.timestamp()[1])))
         else:
             # Written, but a broker that only remembers that it has the record cannot say where: like any
             # unknown outcome. Sent again it gets an offset, and is absorbed.
             unplaced = error or KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER, "no offset in the answer")
-            self._reports.append((future, (unplaced, message.topic() or "")))
+            self._reports.append((tell, (unplaced, message.topic() or "")))
 
     def _hand_over(self) -> None:
         told = []
@@ -150,15 +183,15 @@ class Sender:
         if not told:
             return
         # Failures become errors only now: the poll that reported them may have raised the reason after them.
-        reports: list[_Report] = [
+        reports: list[tuple[Tell, Outcome]] = [
             (
-                future,
+                tell,
                 said if isinstance(said, Delivery) else _delivery_failure(self._fatal or said[0], said[1]),
             )
-            for future, said in told
+            for tell, said in told
         ]
         try:
-            self._loop.call_soon_threadsafe(_resolve, reports)
+            self._loop.call_soon_threadsafe(self._resolve, reports)
         except RuntimeError:
             # The loop is closed: nobody is left to be told.
             self._stopping.set()
@@ -173,14 +206,13 @@ def _flush_and_purge(producer: Producer, timeout_s: float) -> None:
         producer.flush(1.0)
 
 
-def _resolve(reports: list[_Report]) -> None:
-    for future, outcome in reports:
-        if future.done():
-            continue  # The caller was cancelled.
-        if isinstance(outcome, Delivery):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
+def _settle(future: asyncio.Future[Delivery], outcome: Outcome) -> None:
+    if future.done():
+        return  # The caller was cancelled.
+    if isinstance(outcome, Delivery):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
 
 
 def _local_failure(error: Exception, topic: str, size: int) -> RefoldError:
