@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading as real_threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -64,14 +65,17 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def bury(self) -> None:
         """The process is dead: its coroutines end without running anything that has an effect."""
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with contextlib.suppress(BaseException):
-                task.get_coro().close()
-        for work in self.handed:
-            with contextlib.suppress(BaseException):
-                work.close()
-        self.handed.clear()
+        with warnings.catch_warnings():
+            # A coroutine that a task never got round to start is not awaited: so it is with the dead.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for task in asyncio.all_tasks(self):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+            for work in self.handed:
+                with contextlib.suppress(BaseException):
+                    work.close()
+            self.handed.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
 
