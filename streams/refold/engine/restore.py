@@ -27,15 +27,7 @@ from refold.engine.commit import Written
 from refold.engine.config import EngineConfig
 from refold.engine.points import Points
 from refold.engine.store import Batch, Memory, Store, set_aside
-from refold.engine.takeover import (
-    UNSTABLE_MS_MAX,
-    UNSTABLE_POLL_MS,
-    Cancelled,
-    Cluster,
-    Committed,
-    Marks,
-    Stall,
-)
+from refold.engine.takeover import Cancelled, Cluster, Committed, Marks, Stall
 from refold.errors import ConfigError, StorageError, TransientError
 from refold.topology.failures import explain
 
@@ -153,7 +145,6 @@ class Restorer:
         except BaseException:
             store.close()
             raise
-        self._end_what_holds_the_journal(partition, committed)
         self._points.reach("after_restore")
         meta = committed.meta
         return Restored(
@@ -165,19 +156,6 @@ class Restorer:
             seconds=time.monotonic() - started,
             set_aside=why,
         )
-
-    def _end_what_holds_the_journal(self, partition: int, committed: Committed) -> None:
-        """Rule D for readers: a dead owner's open transaction would hide from them what we write after it,
-        until it times out. Nothing of ours depends on it, so this is tried once and not waited for."""
-        last = None if committed.meta is None else committed.meta.txid
-        if last is None or self._config.sabotage.restore_to_eof:
-            return
-        end = time.monotonic() + UNSTABLE_MS_MAX / 1000
-        while self._cluster.journal_held(partition):
-            if time.monotonic() > end:
-                self._cluster.fence(last)
-                return
-            time.sleep(UNSTABLE_POLL_MS / 1000)
 
     def _unstable(self, partition: int) -> Committed:
         return self._cluster.committed(partition, stable=False) or Committed(-1, None)

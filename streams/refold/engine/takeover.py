@@ -170,28 +170,6 @@ class Cluster:
         except KafkaException as raised:
             raise self._explained(raised, "reading the ends of the outputs") from None
 
-    def journal_held(self, partition: int) -> bool:
-        """Whether an open transaction keeps readers of the journal from its end."""
-        journal = TopicPartition(self._config.topics.journal, partition)
-        try:
-            stable, written = (
-                next(
-                    iter(
-                        self._admin.list_offsets(
-                            {journal: OffsetSpec.latest()},
-                            isolation_level=isolation,
-                            request_timeout=REQUEST_TIMEOUT_S,
-                        ).values()
-                    )
-                )
-                .result()
-                .offset
-                for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-            )
-        except KafkaException as raised:
-            raise self._explained(raised, "reading the ends of the journal") from None
-        return bool(stable < written)
-
     def inbox_ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not
         ask the broker, but was seen to hang with the interpreter held.)"""
