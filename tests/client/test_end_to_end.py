@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import time
 import uuid
@@ -478,3 +479,29 @@ def tombstone(bootstrap: str, topic: str, key: bytes, partition: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, None, key, partition=partition)
     producer.flush(10)
+
+
+async def test_a_worker_reports_what_its_metrics_promise(rf: Refold) -> None:
+    """Goal: after one event and one read the counters of input, disk, commit and port have moved."""
+    s = rf.session(new_id("measured"))
+    await s.append("Hello", wait="accepted")
+    await s.state()
+    owners = rf.connection.owners
+    owner = await owners.router.owner(s.partition)
+    assert owner is not None
+    wanted = (
+        r"^refold_input_bytes_total [1-9]",
+        r"^refold_store_write_seconds_count [1-9]",
+        r"^refold_commits_total [1-9]",
+        r'^refold_http_requests_total\{route="/v1/sessions/\{tenant\}/\{session\}",status="2xx"\} [1-9]',
+        rf'^refold_partition_state\{{partition="{s.partition}",state="live"\}} 1',
+    )
+    missing: list[str] = list(wanted)
+    # Gauges and the input are reported once a second.
+    async with asyncio.timeout(10):
+        while missing:
+            async with owners.http.get(f"{owner.url}/metrics") as answer:
+                text = await answer.text()
+            missing = [line for line in wanted if re.search(line, text, re.MULTILINE) is None]
+            await asyncio.sleep(0.1)
+    assert s.id not in text

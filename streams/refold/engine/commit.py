@@ -63,12 +63,15 @@ class Committed:
     """The transaction is committed. ``tails``: each touched session's open history block as written.
 
     ``failures``: partitions whose RocksDB could not be written; they must be closed and restored.
+    ``store_seconds`` and ``queue_full`` (how often the producer's queue was) are for the metrics.
     """
 
     tails: Mapping[bytes, Tail]
     failures: Mapping[int, StorageError]
     resent: int
     seconds: float
+    store_seconds: float = 0.0
+    queue_full: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,7 @@ class Transactor:
         self._sabotage = sabotage
         self._now_ms = now_ms
         self._deadline = 0.0
+        self._queue_full = 0
         #: Group metadata must be read after this: the last time the broker refused it, or we were not a
         #: member.
         self._metadata_after = 0.0
@@ -181,6 +185,7 @@ class Transactor:
         :class:`InvariantViolation`; each ends the process."""
         started = time.monotonic()
         self._deadline = started + COMMIT_SECONDS_MAX
+        self._queue_full = 0
         self._points.begin(sum(len(part.journal) for part in overlay.parts.values()))
         for resent in range(RESEND_MAX + 1):
             try:
@@ -221,9 +226,11 @@ class Transactor:
             tails: dict[bytes, Tail] = {}
             for plan in plans:
                 tails.update(plan.tails)
+            written_from = time.monotonic()
             failures = {} if self._sabotage.disk_before_commit else self._write_stores(plans)
+            ended = time.monotonic()
             self._reach("after_write_batch")
-            return Committed(tails, failures, resent, time.monotonic() - started)
+            return Committed(tails, failures, resent, ended - started, ended - written_from, self._queue_full)
         return Aborted(reason)
 
     def _unchanged(self, overlay: Overlay) -> bool:
@@ -360,6 +367,7 @@ class Transactor:
             except BufferError:
                 # More in flight than librdkafka's queue holds: let it send. It cannot stay full for ever: a
                 # record that is not delivered in time fails the transaction.
+                self._queue_full += 1
                 producer.poll(QUEUE_FULL_WAIT_S)
 
     def _flush(self) -> None:

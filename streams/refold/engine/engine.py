@@ -324,6 +324,7 @@ class Engine:
         accepted = sum(len(part.journal) for part in overlay.parts.values())
         metrics.count("refold_commits_total")
         metrics.observe("refold_commit_seconds", outcome.seconds)
+        metrics.observe("refold_store_write_seconds", outcome.store_seconds)
         metrics.observe("refold_commit_events", overlay.records)
         metrics.count("refold_records_folded_total", accepted)
         metrics.count("refold_state_bytes_total", self._sealer.take_bytes())
@@ -335,6 +336,8 @@ class Engine:
             metrics.count("refold_unknown_types_total", overlay.opaque)
         for code, number in overlay.rejected.items():
             metrics.count("refold_rejected_total", number, code=code)
+        if outcome.queue_full:
+            metrics.count("refold_queue_full_total", outcome.queue_full)
         if outcome.resent:
             metrics.count("refold_commit_aborts_total", outcome.resent, reason="resent")
 

@@ -82,7 +82,6 @@ class Overlay:
         "duplicates",
         "first_event",
         "forwards",
-        "input_bytes",
         "opaque",
         "parts",
         "records",
@@ -98,7 +97,6 @@ class Overlay:
         #: last size.
         self.bytes = 0
         self.records = 0
-        self.input_bytes = 0
         self.duplicates = 0
         self.forwards = 0
         self.opaque = 0

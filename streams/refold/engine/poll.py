@@ -86,10 +86,13 @@ class Flow:
         self._condition = threading.Condition()
         self.bytes = 0
         self.records = 0
+        #: Bytes that ever came in; a metric.
+        self.bytes_total = 0
 
     def add(self, size: int, records: int) -> None:
         with self._condition:
             self.bytes += size
+            self.bytes_total += size
             self.records += records
 
     def done(self, chunk: Chunk) -> None:

@@ -193,7 +193,8 @@ class _Worker:
         metrics.gauge("refold_worker_info", 1, version=__version__, instance=self.config.instance)
         metrics.gauge("refold_cache_bytes_max", self.config.cache_bytes_max)
         metrics.gauge("refold_overlay_bytes_max", self.config.overlay_bytes_max)
-        hits = misses = 0
+        hits = misses = read = 0
+        shown: dict[int, tuple[int, State]] = {}
         flushed = time.monotonic()
         while True:
             before = time.monotonic()
@@ -203,6 +204,7 @@ class _Worker:
             metrics.gauge("refold_loop_lag_seconds", max(0.0, self.view.beat - before - BEAT_S))
             for state, count in engine.assignment.counts().items():
                 metrics.gauge("refold_partitions", count, state=state)
+            shown = self._show_states(shown)
             if self.view.beat - flushed > FLUSH_EVERY_S:
                 flushed = self.view.beat
                 await engine.flush_stores()
@@ -212,6 +214,9 @@ class _Worker:
             metrics.count("refold_cache_lookups_total", cache.hits - hits, outcome="hit")
             metrics.count("refold_cache_lookups_total", cache.misses - misses, outcome="miss")
             hits, misses = cache.hits, cache.misses
+            # Read once: the polling thread goes on counting.
+            before_read, read = read, self.poller.flow.bytes_total
+            metrics.count("refold_input_bytes_total", read - before_read)
             waiting = 0 if engine.inflight is None else engine.inflight.bytes
             metrics.gauge("refold_overlay_bytes", engine.current.bytes + waiting)
             metrics.gauge("refold_paused_partitions", self.poller.paused)
@@ -220,6 +225,20 @@ class _Worker:
             with contextlib.suppress(OSError):
                 disk = os.statvfs(self.config.store_dir)
                 metrics.gauge("refold_data_free_bytes", disk.f_bavail * disk.f_frsize)
+
+    def _show_states(self, shown: dict[int, tuple[int, State]]) -> dict[int, tuple[int, State]]:
+        """Gauges of partitions whose state is another than at the last beat. The engine forgets those of a
+        partition that leaves."""
+        now = {owner.number: (owner.epoch, owner.state) for owner in self.engine.assignment}
+        for number, (epoch, state) in now.items():
+            before = shown.get(number)
+            if before == (epoch, state):
+                continue
+            name = str(number)
+            if before is not None and before[0] == epoch:
+                self.metrics.gauge("refold_partition_state", 0, partition=name, state=before[1].value)
+            self.metrics.gauge("refold_partition_state", 1, partition=name, state=state.value)
+        return now
 
     async def _freshness(self) -> float:
         """Lag per partition; the age of the oldest unruled record over all of them."""
