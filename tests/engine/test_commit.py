@@ -98,14 +98,20 @@ class FakeProducer:
         self._step("offsets")
         self.offsets = offsets
 
+    def _mark(self) -> None:
+        for topic in {topic for topic, _, _, _ in self.produced}:
+            self.next[topic] += 1
+
     def commit_transaction(self, _timeout: float) -> None:
         self._step("commit")
+        self._mark()
         for tell in self._waiting:
             tell()
         self._waiting = []
 
     def abort_transaction(self, _timeout: float) -> None:
         self._step("abort")
+        self._mark()
         self._waiting = []
 
 
@@ -198,6 +204,53 @@ def test_the_order_of_a_commit_and_what_is_on_disk_after_it(bench: Bench) -> Non
     assert (frontier.inbox_next, frontier.state_next, frontier.applied_ms) == (3, 11, 1_234)
 
 
+def next_overlay(bench: Bench, numbers: range) -> None:
+    """What follows the first commit, for the same session."""
+    bench.overlay = Overlay()
+    view = View()
+    part = bench.overlay.part(PARTITION, 7, numbers.start)
+    for number in range(1, numbers.stop):
+        one = record(event(number), number)
+        effects = step(view, one)
+        if number >= numbers.start:
+            apply(bench.overlay, part, one, effects)
+    (touched,) = part.touched.values()
+    touched.encoded, touched.seq = encode_snapshot(touched.entry.session), touched.entry.session.seq
+
+
+def test_once_the_journals_end_is_known_nothing_waits_before_the_commit(bench: Bench) -> None:
+    """Offsets are foretold, and proved by the acknowledgements the commit needs anyway."""
+    bench.fold(event(1))
+    bench.commit()
+    bench.producer.calls.clear()
+    next_overlay(bench, range(2, 5))
+    outcome = bench.commit()
+    assert isinstance(outcome, Committed)
+    assert order(bench.producer.calls) == [
+        "begin",
+        "produce t.journal",
+        "produce t.state",
+        "offsets",
+        "flush",
+        "commit",
+    ]
+    # 100 was the first record, 101 its marker.
+    assert (outcome.resent, outcome.tails[KEY].offsets) == (0, [102, 103, 104])
+
+
+def test_an_offset_foretold_wrongly_is_never_committed(bench: Bench) -> None:
+    """A zombie's aborted record lies before ours: abort, and the second time wait for the journal."""
+    bench.fold(event(1))
+    bench.commit()
+    bench.producer.next["t.journal"] += 2
+    next_overlay(bench, range(2, 4))
+    outcome = bench.commit()
+    assert isinstance(outcome, Committed)
+    # 104, 105 and their abort marker went by.
+    assert (outcome.resent, outcome.tails[KEY].offsets) == (1, [107, 108])
+    assert history.decode_tail(rows.tail_of(bench.store.row(KEY) or b"")).offsets == [107, 108]
+
+
 def test_f_every_partition_written_for_has_an_offset_even_unchanged(bench: Bench) -> None:
     bench.fold(event(1))
     bench.overlay.part(9, 7, 42).claim = True
@@ -261,7 +314,7 @@ def test_a_a_moved_generation_is_sent_again_with_fresh_metadata(bench: Bench) ->
     assert outcome.resent == 1
     assert order(bench.producer.calls).count("begin") == 2
     assert bench.asked[1] > bench.asked[0]
-    assert history.decode_tail(rows.tail_of(bench.store.row(KEY) or b"")).offsets == [101]
+    assert history.decode_tail(rows.tail_of(bench.store.row(KEY) or b"")).offsets == [102]
 
 
 def test_a_but_not_when_a_partition_was_reassigned_meanwhile(bench: Bench) -> None:
@@ -332,7 +385,7 @@ def test_a_another_writers_record_between_ours_is_sent_again(bench: Bench) -> No
     outcome = bench.commit()
     assert isinstance(outcome, Committed)
     assert outcome.resent == 1
-    assert outcome.tails[KEY].offsets == [104, 105, 106]
+    assert outcome.tails[KEY].offsets == [105, 106, 107]
 
 
 def test_a_full_queue_is_waited_for(bench: Bench) -> None:

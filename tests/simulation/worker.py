@@ -41,6 +41,10 @@ RECORD_BYTES_MAX: Final = 1_048_576
 class Points:
     """Same methods as ``refold.engine.points.Points``; what happens at a point is the world's decision."""
 
+    #: Never armed in the engine's sense: it would flush before ``after_produce``; the world decides what
+    #: arrived.
+    armed: str | None = None
+
     def __init__(self, world: World, worker: Worker) -> None:
         self._world = world
         self._worker = worker

@@ -2,11 +2,13 @@
 
 Order (rule F, rule A), each gap a named point (:data:`refold.engine.points.COMMIT`)::
 
-    begin ─ produce journal, rejected, forwards ─ wait for the journal ─ produce history, state
-          ─ send_offsets(every partition written for) ─ commit ─ one RocksDB WriteBatch per partition
+    begin ─ produce journal, rejected, forwards, history, state ─ send_offsets(every partition written for)
+          ─ prove the journal's offsets ─ commit ─ one RocksDB WriteBatch per partition
 
-- The journal is acknowledged before state records are produced, so that a state record names the journal
-  offsets of all its events (``history.py``). It costs one round trip and makes the history index exact.
+- A state record names the journal offsets of all its events (``history.py``). They are foretold (our last
+  record, one marker, then ours, if nobody else writes) and proved by the acknowledgements before the commit;
+  where they cannot be foretold, the journal is acknowledged before state records are made. A prediction that
+  fails aborts, so a committed history index is exact.
 - Group metadata is never sent without a membership in it. It is what the polling thread read when the
   generation last changed; after a refusal it is read again. Older metadata can only be refused, never wrongly
   accepted.
@@ -90,6 +92,8 @@ class Written:
     history_topic: str
     state_next: int
     history_next: int
+    #: Where our next journal record will be, if nobody else writes; ``None`` when that is not known.
+    journal_next: int | None = None
 
 
 class Ownership(Protocol):
@@ -134,6 +138,8 @@ class _Plan:
     #: Ends of the changelogs before this transaction, as far as we have written them.
     state_base: int
     history_base: int
+    #: Journal offset of the first event, foretold or known; ``None`` before that.
+    first: int | None = None
     acks: _Acks = field(default_factory=_Acks)
     #: key -> (row or None for a deletion)
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -143,7 +149,8 @@ class _Plan:
 
 
 class _Interleaved(Exception):
-    """Another writer's record lies between ours: journal offsets cannot be told. Abort and send again."""
+    """Another writer's record lies between ours or before them: the offsets are not what we wrote into state
+    records. Abort and send again, this time waiting for the journal."""
 
 
 class Transactor:
@@ -191,7 +198,7 @@ class Transactor:
             try:
                 plans = self._attempt(overlay)
             except _Interleaved:
-                self._abort()
+                self._abort(overlay)
                 reason = "another writer's records lie between ours in the journal"
                 continue
             except (KafkaException, SystemError) as raised:
@@ -216,12 +223,12 @@ class Transactor:
                 self._metadata_after = time.monotonic()
                 if ruled is Verdict.FATAL:
                     raise self._fenced(reason) from None
-                self._abort()
+                self._abort(overlay)
                 if ruled is Verdict.RESEND and self._unchanged(overlay):
                     continue
                 return Aborted(reason)
             if plans is None:
-                self._abort()
+                self._abort(overlay)
                 return Aborted("this worker is not a member of the group at the moment")
             tails: dict[bytes, Tail] = {}
             for plan in plans:
@@ -252,7 +259,14 @@ class Transactor:
         self._reach("after_begin")
         plans = self._plans(overlay)
         self._produce_journal(plans)
+        foretold = all(plan.first is not None for plan in plans if plan.part.journal)
+        if not foretold:
+            self._flush()
+            self._prove(plans)
         self._produce_changelogs(plans)
+        if self._points.armed is not None:
+            # So that there is something at the broker when a test stops us here.
+            self._flush()
         self._reach("after_produce")
         if self._sabotage.disk_before_commit:
             self._flush()
@@ -266,6 +280,10 @@ class Transactor:
         if not self._sabotage.offsets_before_produce and not self._send_offsets(plans):
             return None
         self._reach("after_send_offsets")
+        if foretold:
+            # The commit would wait for the same acknowledgements: this costs nothing.
+            self._flush()
+            self._prove(plans)
         with self._during("in_commit"):
             self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
         self._reach("after_commit")
@@ -275,16 +293,13 @@ class Transactor:
         plans = []
         for part in overlay.parts.values():
             written = self._ownership.written(part.partition)
-            plans.append(_Plan(part, written.state_next, written.history_next))
+            plans.append(_Plan(part, written.state_next, written.history_next, written.journal_next))
         return plans
 
     # --- produce -----------------------------------------------------------------------------------
 
     def _produce_journal(self, plans: list[_Plan]) -> None:
-        """Journal, rejected and forwards; returns when the journal is acknowledged, with its offsets
-        known."""
         produce, journal = self._produce, self._topics.journal
-        waiting = False
         for plan in plans:
             part, acks = plan.part, plan.acks
             last = len(part.journal) - 1
@@ -297,26 +312,26 @@ class Transactor:
                     produce(journal, part.partition, item.key, item.value, item.headers, acks.on_first)
                 else:
                     produce(journal, part.partition, item.key, item.value, item.headers, None)
-            waiting = waiting or last >= 0
             for out in part.outputs:
                 produce(out.topic, out.partition, out.key, out.value, out.headers, None)
-        if waiting:
-            self._flush()
+
+    def _prove(self, plans: list[_Plan]) -> None:
+        """The journal is acknowledged: its records are contiguous, and where they were foretold to be."""
         for plan in plans:
-            count = len(plan.part.journal)
-            if count:
-                acks = plan.acks
-                first = acks.journal if acks.first == -2 else acks.first
-                if first < 0 or acks.journal < 0:
-                    self._failed_delivery()
-                if acks.journal - first != count - 1:
-                    raise _Interleaved
-                acks.first = first
+            count, acks = len(plan.part.journal), plan.acks
+            if not count:
+                continue
+            first = acks.journal if acks.first == -2 else acks.first
+            if first < 0 or acks.journal < 0:
+                self._failed_delivery()
+            if acks.journal - first != count - 1 or plan.first not in (None, first):
+                raise _Interleaved
+            plan.first = first
 
     def _produce_changelogs(self, plans: list[_Plan]) -> None:
         state, topic = self._topics.state, self._topics.history
         for plan in plans:
-            part, acks = plan.part, plan.acks
+            part, acks, first = plan.part, plan.acks, plan.first or 0
             records: list[tuple[bytes, bytes | None, list[tuple[str, bytes]]]] = []
             for key, touched in part.touched.items():
                 old = touched.entry.tail
@@ -324,7 +339,7 @@ class Transactor:
                     for block in range(old.blocks):
                         plan.blocks[history.block_key(key, block)] = None
                     old = history.EMPTY
-                offsets = [acks.first + at for at in touched.events]
+                offsets = [first + at for at in touched.events]
                 tail, full = history.extend(old, offsets)
                 for block, content in full:
                     plan.blocks[history.block_key(key, block)] = content
@@ -424,8 +439,11 @@ class Transactor:
         if time.monotonic() > self._deadline:
             raise self._unknown(f"{error.name()}: {error.str()}") from None
 
-    def _abort(self) -> None:
+    def _abort(self, overlay: Overlay) -> None:
         """Whatever goes wrong here is final: the transaction's fate is not known any more."""
+        for part in overlay.parts.values():
+            # How many records and markers the attempt has left behind is not known.
+            self._ownership.written(part.partition).journal_next = None
         end = time.monotonic() + COMMIT_SECONDS_MAX
         while True:
             try:
@@ -464,6 +482,9 @@ class Transactor:
                 written.state_next = plan.acks.state + 1
             if plan.acks.history >= 0:
                 written.history_next = plan.acks.history + 1
+            if plan.acks.journal >= 0:
+                # After our last record comes the marker of this transaction.
+                written.journal_next = plan.acks.journal + 2
             batch = Batch()
             for key, row in plan.rows.items():
                 if row is None:
