@@ -19,12 +19,14 @@ from refold.client import bulk, connection
 from refold.client import sender as sender_module
 from refold.client.connection import Connection, Options
 from refold.client.ordering import EarlierEventFailed
+from refold.client.owners import NoOwnerAnswers
 from refold.client.positions import Position
 from refold.client.publishing import Publisher
 from refold.client.reader import ReaderPool, ReadStopped
+from refold.client.routing import Routes
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery, Outcome, Sender, Tell
-from refold.errors import TransientError, UsageError
+from refold.errors import TransientError, UnavailableError, UsageError
 from refold.settings import Settings
 from refold.wire.envelope import decode_envelope
 from refold.wire.owner import RulingLine
@@ -151,6 +153,35 @@ async def test_events_of_a_release_bear_no_stamp(
     assert stamps == ["p-1", None]
 
 
+async def test_a_cluster_that_does_not_answer_costs_the_deadline_and_no_more() -> None:
+    """Goal: a group description that hangs does not make a read with a timeout of 0.3 s take for ever."""
+
+    class Silent(FakeGroup):
+        async def look(self) -> Routes:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with owners_of(Silent()) as owners:
+        began = time.monotonic()
+        with pytest.raises(NoOwnerAnswers, match="not described"):
+            await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=0.3)
+        assert time.monotonic() - began < 2
+        # Nothing is left behind that somebody would have to wait for.
+        await asyncio.wait_for(owners.router.close(), 1)
+
+
+async def test_a_group_that_may_not_be_described_is_not_called_empty() -> None:
+    """Goal: the message names the missing right, not a missing worker."""
+
+    class Denied(FakeGroup):
+        async def look(self) -> Routes:
+            raise UnavailableError("cannot describe consumer group 'g' (Group authorization failed)")
+
+    async with owners_of(Denied()) as owners:
+        with pytest.raises(NoOwnerAnswers, match="authorization"):
+            await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=0.3)
+
+
 async def test_waiters_of_one_ruling_time_out_one_by_one() -> None:
     """Goal: an impatient waiter takes nothing away from a patient one."""
     view = FakeView()
@@ -175,6 +206,19 @@ async def test_no_producer_without_an_event() -> None:
     assert "refold-delivery" not in before
     with pytest.raises(UsageError, match="closed"):
         await sender.send("t", b"k", b"v", (), 0)
+
+
+async def test_what_a_guarantee_hangs_on_cannot_be_configured_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the pass-through table tunes the producer, acks and idempotence stay."""
+    made: list[dict[str, Any]] = []
+    fake = SimpleNamespace(produce=lambda *_, **__: None, poll=time.sleep, flush=len, purge=lambda: None)
+    monkeypatch.setattr(sender_module, "Producer", lambda config: made.append(config) or fake)
+    table = {**NOWHERE, "linger.ms": "5", "acks": "1", "enable.idempotence": "false"}
+    sender = Sender(table, delivery_timeout_ms=500)
+    sender.start("t", b"k", b"v", (), 0, lambda _: None)
+    fake.flush = lambda _: 0
+    await sender.close(1)
+    assert (made[0]["linger.ms"], made[0]["acks"], made[0]["enable.idempotence"]) == ("5", "all", True)
 
 
 async def test_a_delivery_without_an_offset_is_no_delivery_to_offset_0() -> None:

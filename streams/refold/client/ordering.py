@@ -5,7 +5,8 @@ one of the same producer is taken for a repeat. Exactness therefore needs what t
 
 - at most one event of a session is in flight; the next is handed to Kafka after the previous one is durable.
   (A pipelined idempotent producer is not enough: a record that times out or is refused as too large leaves a
-  gap that the following ones jump. The price is one round trip per event *of one session*; sessions are
+  gap that the following ones jump. ``enable.gapless.guarantee`` does not cover time-outs, and makes one
+  session's refusal fatal for all. The price is one round trip per event *of one session*; sessions are
   independent of each other.)
 - when one fails, everything queued behind it fails too, with :class:`EarlierEventFailed`, and so does every
   later ``submit`` until the caller decides: :meth:`Lane.retry` sends the same bytes again in order (same

@@ -136,7 +136,7 @@ class Owners:
                     "is a worker running, and can this machine reach its advertised URL?",
                     retry_after_s=1.0,
                 )
-            owner = await self._owner(partition)
+            owner = await self._owner(partition, remaining)
             if owner is not None:
                 try:
                     answer = await self._get(owner, path, params, remaining)
@@ -155,22 +155,26 @@ class Owners:
                     last, pause = self._refusal(owner, answer)
             elif self.router.members == 0:
                 raise NoOwnerAnswers(
-                    "no worker is running for this application (its consumer group is empty)",
+                    self.router.failure
+                    or "no worker is running for this application (its consumer group is empty)",
                     retry_after_s=1.0,
                 )
             await asyncio.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-            await self._refresh()
+            await self._refresh(deadline - time.monotonic())
 
-    async def _owner(self, partition: int) -> Owner | None:
+    async def _owner(self, partition: int, remaining_s: float) -> Owner | None:
         try:
-            return await self.router.owner(partition)
-        except UnavailableError:
+            async with asyncio.timeout(remaining_s):
+                return await self.router.owner(partition)
+        except (UnavailableError, TimeoutError):
             return None
 
-    async def _refresh(self) -> None:
-        # The cluster may be away for a moment; the deadline decides.
-        with contextlib.suppress(UnavailableError):
-            await self.router.refresh()
+    async def _refresh(self, remaining_s: float) -> None:
+        # The cluster may be away for a moment, or not answer at all; the deadline decides. The look itself
+        # goes on for whoever asks next.
+        with contextlib.suppress(UnavailableError, TimeoutError):
+            async with asyncio.timeout(max(0.0, remaining_s)):
+                await self.router.refresh()
 
     async def _get(self, owner: Owner, path: str, params: dict[str, int], remaining_s: float) -> Answer:
         per_request = min(remaining_s, self._request_timeout_s)

@@ -122,6 +122,8 @@ class Router:
         self._routes: Routes | None = None
         self._looked_at = float("-inf")
         self._looking: asyncio.Task[Routes] | None = None
+        #: Why there are no routes; ``None`` once there are some.
+        self.failure: str | None = "the cluster has not described the consumer group yet"
 
     async def owner(self, partition: int) -> Owner | None:
         """The owner as last seen, ``None`` when the group has none for this partition right now."""
@@ -155,7 +157,12 @@ class Router:
             if pause > 0:
                 await asyncio.sleep(pause)
             self._routes = await self._directory.look()
+            self.failure = None
             return self._routes
+        except UnavailableError as error:
+            if self._routes is None:
+                self.failure = str(error)
+            raise
         finally:
             self._looked_at = time.monotonic()
             self._looking = None

@@ -42,10 +42,11 @@ Outcome = Delivery | RefoldError
 Tell = Callable[[Outcome], None]
 _Record = tuple[str, bytes, bytes, Sequence[Header], int, Tell]
 
-#: What librdkafka is asked for; a guarantee hangs on each but the last two.
-PRODUCER_CONFIG: Final[dict[str, Any]] = {
-    "acks": "all",
-    "enable.idempotence": True,
+#: A guarantee hangs on each; the pass-through table cannot change them.
+GUARANTEES: Final[dict[str, Any]] = {"acks": "all", "enable.idempotence": True}
+
+#: Our defaults, which the pass-through table may change.
+TUNING: Final[dict[str, Any]] = {
     "linger.ms": LINGER_MS,
     "compression.type": "lz4",
     "queue.buffering.max.messages": IN_FLIGHT_EVENTS_MAX * 2,
@@ -64,7 +65,7 @@ class Sender:
         self._reports: deque[tuple[Tell, Delivery | tuple[KafkaError, str]]] = deque()
         self._stopping = threading.Event()
         self._fatal: KafkaError | None = None
-        self._config = {**config, **PRODUCER_CONFIG, "delivery.timeout.ms": delivery_timeout_ms}
+        self._config = {**TUNING, **config, **GUARANTEES, "delivery.timeout.ms": delivery_timeout_ms}
         self._opened: tuple[Producer, threading.Thread] | None = None
         self._closed = False
 
