@@ -17,13 +17,13 @@ import time
 from typing import Any
 
 import faust
-from refold.wire.snapshot import encode_snapshot
 
 from refold.core import Accepted, Session, decide, evolve, initial
 from refold.core.slots import split_key
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
 from refold.wire.journal import journal_value
+from refold.wire.snapshot import encode_snapshot
 
 EVENTS = int(os.environ.get("BENCH_EVENTS", "0"))
 INBOX = os.environ.get("BENCH_INBOX", "bench")
