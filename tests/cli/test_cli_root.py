@@ -232,3 +232,32 @@ def test_the_page_of_exit_codes_is_complete() -> None:
     assert {value.exit_code for value in classes} | {0, 1, 2, 3, 4, 130, 141} == listed
     for value in classes:
         assert re.search(rf"^\| {value.exit_code} \| `{value.__name__}`", page, re.MULTILINE), value.__name__
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_on_any_terminal(encoding: str) -> None:
+    """Goal: ids in other scripts and arguments that were no UTF-8 come out as one line that parses."""
+    value = {"id": "\u0441\u0435\u0430\u043d\u0441 \xe9", "raw": "\udcff"}
+    code = (
+        "from refold.cli import main\nfrom refold.cli.output import Output\nmain._print_anything()\n"
+        f"out = Output(True); out.say({value['id']!r}); out.result({value!r})\n"
+        "Output(False).document('\u00e9'.encode())"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    line, document = process.stdout.splitlines()
+    assert json.loads(line.decode(encoding)) == value
+    assert document.decode() == "\u00e9"
+
+
+def test_an_argument_that_is_no_utf8_is_a_wrong_call_not_a_fault() -> None:
+    process = refold("import", "\udcff\udcfe", "--json", LC_ALL="C.UTF-8")
+    assert process.returncode == 66, process.stderr
+    assert process.stdout == ""
+    assert "no file" in process.stderr
+    assert "Traceback" not in process.stderr
