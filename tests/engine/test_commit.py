@@ -13,9 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 from engine.test_step import KEY, PARTITION, View, event, record
 from refold.engine import commit as commit_module
 from refold.engine import history, rows
-from refold.engine.commit import Aborted, Committed, Transactor, Written
+from refold.engine.commit import Aborted, Committed, Transactor
 from refold.engine.commitmeta import CommitMeta
 from refold.engine.overlay import Overlay, apply
+from refold.engine.plan import Written
 from refold.engine.points import Points
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import step

@@ -17,8 +17,8 @@ from refold.core.session import initial
 from refold.engine import history, rows, seal
 from refold.engine.assignment import Assignment
 from refold.engine.cache import SessionCache
-from refold.engine.commit import Written
 from refold.engine.overlay import Overlay, apply
+from refold.engine.plan import Written
 from refold.engine.sabotage import Sabotage
 from refold.engine.seal import Sealer
 from refold.engine.sessions import Sessions

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from refold.engine import assignment, commit, engine, poll, restore, seal, takeover
+from refold.engine import assignment, commit, engine, ownership, poll, restore, seal, takeover
 
 from . import disk
 from .broker import Broker
@@ -65,6 +65,9 @@ def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple
         (engine, "time", clock),
         (engine, "asyncio", Asyncio(kernel)),
         (engine, "ThreadPoolExecutor", pool),
+        (ownership, "time", clock),
+        (ownership, "asyncio", Asyncio(kernel)),
+        (ownership, "ThreadPoolExecutor", pool),
         (poll, "threading", Threading(kernel)),
         (poll, "time", clock),
         (restore, "time", clock),

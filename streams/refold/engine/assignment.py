@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from refold.engine.commit import Written
 from refold.engine.lifecycle import State, move
+from refold.engine.plan import Written
 from refold.errors import InvariantViolation
 
 

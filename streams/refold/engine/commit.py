@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaException, Message, Producer, TopicPartition
@@ -33,10 +33,11 @@ from refold.engine import history, rows
 from refold.engine.commitmeta import CommitMeta, read_group_meta
 from refold.engine.history import Tail
 from refold.engine.kafkaerrors import DENIED, Verdict, behind, error_of, verdict
-from refold.engine.overlay import Overlay, PartitionOverlay
+from refold.engine.overlay import Overlay
+from refold.engine.plan import Plan, Written
 from refold.engine.points import Points
 from refold.engine.sabotage import Sabotage
-from refold.engine.store import Batch, Store
+from refold.engine.store import Batch
 from refold.errors import (
     FencedError,
     InvariantViolation,
@@ -83,19 +84,6 @@ class Aborted:
     reason: str
 
 
-@dataclass(slots=True)
-class Written:
-    """What the owner of a partition knows about its changelogs; changed by the commit thread only."""
-
-    store: Store
-    state_topic: str
-    history_topic: str
-    state_next: int
-    history_next: int
-    #: Where our next journal record will be, if nobody else writes; ``None`` when that is not known.
-    journal_next: int | None = None
-
-
 class Ownership(Protocol):
     """The ownership table as the commit needs it. Read from the commit thread."""
 
@@ -103,49 +91,6 @@ class Ownership(Protocol):
         """The assignment epoch under which the partition is owned now, ``None`` when it is not."""
 
     def written(self, partition: int) -> Written: ...
-
-
-class _Acks:
-    """Delivery reports of the first and last journal record, and of the last changelog records, of a
-    partition."""
-
-    __slots__ = ("first", "history", "journal", "state")
-
-    def __init__(self) -> None:
-        self.first = -1
-        self.journal = -1
-        self.state = -1
-        self.history = -1
-
-    def on_first(self, error: Any, message: Message) -> None:
-        self.first = -1 if error is not None else message.offset()
-
-    def on_journal(self, error: Any, message: Message) -> None:
-        self.journal = -1 if error is not None else message.offset()
-
-    def on_state(self, error: Any, message: Message) -> None:
-        self.state = -1 if error is not None else message.offset()
-
-    def on_history(self, error: Any, message: Message) -> None:
-        self.history = -1 if error is not None else message.offset()
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What one attempt produced for one partition."""
-
-    part: PartitionOverlay
-    #: Ends of the changelogs before this transaction, as far as we have written them.
-    state_base: int
-    history_base: int
-    #: Journal offset of the first event, foretold or known; ``None`` before that.
-    first: int | None = None
-    acks: _Acks = field(default_factory=_Acks)
-    #: key -> (row or None for a deletion)
-    rows: dict[bytes, bytes | None] = field(default_factory=dict)
-    #: full block key -> value or None
-    blocks: dict[bytes, bytes | None] = field(default_factory=dict)
-    tails: dict[bytes, Tail] = field(default_factory=dict)
 
 
 class _Interleaved(Exception):
@@ -243,7 +188,7 @@ class Transactor:
     def _unchanged(self, overlay: Overlay) -> bool:
         return all(self._ownership.epoch(p) == part.epoch for p, part in overlay.parts.items())
 
-    def _attempt(self, overlay: Overlay) -> list[_Plan] | None:
+    def _attempt(self, overlay: Overlay) -> list[Plan] | None:
         """One transaction. ``None``: not a member, so it was not committed and must be aborted."""
         if not self._sabotage.revoke_without_barrier and not self._unchanged(overlay):
             raise InvariantViolation(
@@ -289,16 +234,16 @@ class Transactor:
         self._reach("after_commit")
         return plans
 
-    def _plans(self, overlay: Overlay) -> list[_Plan]:
+    def _plans(self, overlay: Overlay) -> list[Plan]:
         plans = []
         for part in overlay.parts.values():
             written = self._ownership.written(part.partition)
-            plans.append(_Plan(part, written.state_next, written.history_next, written.journal_next))
+            plans.append(Plan(part, written.state_next, written.history_next, written.journal_next))
         return plans
 
     # --- produce -----------------------------------------------------------------------------------
 
-    def _produce_journal(self, plans: list[_Plan]) -> None:
+    def _produce_journal(self, plans: list[Plan]) -> None:
         produce, journal = self._produce, self._topics.journal
         for plan in plans:
             part, acks = plan.part, plan.acks
@@ -315,7 +260,7 @@ class Transactor:
             for out in part.outputs:
                 produce(out.topic, out.partition, out.key, out.value, out.headers, None)
 
-    def _prove(self, plans: list[_Plan]) -> None:
+    def _prove(self, plans: list[Plan]) -> None:
         """The journal is acknowledged: its records are contiguous, and where they were foretold to be."""
         for plan in plans:
             count, acks = len(plan.part.journal), plan.acks
@@ -328,7 +273,7 @@ class Transactor:
                 raise _Interleaved
             plan.first = first
 
-    def _produce_changelogs(self, plans: list[_Plan]) -> None:
+    def _produce_changelogs(self, plans: list[Plan]) -> None:
         state, topic = self._topics.state, self._topics.history
         for plan in plans:
             part, acks, first = plan.part, plan.acks, plan.first or 0
@@ -398,7 +343,7 @@ class Transactor:
 
     # --- offsets and end ---------------------------------------------------------------------------
 
-    def _send_offsets(self, plans: list[_Plan]) -> bool:
+    def _send_offsets(self, plans: list[Plan]) -> bool:
         """Rule F: an offset for every partition written for, under metadata read now. False: not a member."""
         offsets = []
         for plan in plans:
@@ -473,7 +418,7 @@ class Transactor:
 
     # --- the disk ----------------------------------------------------------------------------------
 
-    def _write_stores(self, plans: list[_Plan]) -> dict[int, StorageError]:
+    def _write_stores(self, plans: list[Plan]) -> dict[int, StorageError]:
         failures: dict[int, StorageError] = {}
         now = self._now_ms()
         for plan in plans:

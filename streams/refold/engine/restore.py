@@ -23,8 +23,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from refold.engine import clients, history, rows
-from refold.engine.commit import Written
 from refold.engine.config import EngineConfig
+from refold.engine.plan import Written
 from refold.engine.points import Points
 from refold.engine.store import Batch, Memory, Store, set_aside
 from refold.engine.takeover import Cancelled, Cluster, Committed, Marks, Stall

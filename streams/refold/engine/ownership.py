@@ -1,0 +1,344 @@
+"""Which partitions are ours: brought up by rule T, given up by rule R. The base of the engine.
+
+A partition goes ASSIGNED → WAITING → RESTORING → LIVE (:mod:`refold.engine.lifecycle`) in a task of its own,
+on the event loop; restores run on threads and open a DB that is not live yet. Giving up is a *barrier*: it
+keeps the next commit from starting, waits for the one in flight, and drops what was folded since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from refold.engine.assignment import Assignment, Partition
+from refold.engine.cache import SessionCache
+from refold.engine.chunks import Chunk
+from refold.engine.commit import COMMIT_SECONDS_MAX
+from refold.engine.config import EngineConfig
+from refold.engine.lifecycle import State
+from refold.engine.metrics import Metrics
+from refold.engine.overlay import Overlay
+from refold.engine.points import Points
+from refold.engine.poll import POLL_S, Poller
+from refold.engine.restore import Restored, Restorer
+from refold.engine.rulings import RulingBook
+from refold.engine.takeover import Cancelled
+from refold.errors import StorageError, TransientError, UnavailableError
+
+#: A revoke waits for the commit in flight; that one is bounded, and this adds its abort and some closing.
+BARRIER_SECONDS_MAX: Final = COMMIT_SECONDS_MAX * 2 + 10.0
+
+#: After an abort, before the next commit: a broken cluster must not be hammered.
+ABORT_BACKOFF_MS: Final = 10
+
+#: Between two tries of a takeover that failed for a reason that passes.
+RESTORE_AGAIN_S: Final = 0.5
+
+JITTER_SLICE_S: Final = 0.05
+
+
+class Ownership(ABC):
+    """Implements :class:`refold.engine.poll.Listener`. Everything without a comment runs on the event
+    loop."""
+
+    def __init__(
+        self, config: EngineConfig, *, restorer: Restorer, points: Points, metrics: Metrics, log: Any
+    ) -> None:
+        self.config = config
+        self.assignment = Assignment()
+        self.cache = SessionCache(config.cache_bytes_max)
+        self.book = RulingBook()
+        #: What is folded and not yet sealed.
+        self.current = Overlay()
+        self.joined = False
+        self._restorer = restorer
+        self._points = points
+        self._metrics = metrics
+        self._log = log
+        self._random = random.Random(config.seed)
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[BaseException] = self._loop.create_future()
+        self._restore_pool = ThreadPoolExecutor(config.restores_max, "refold-restore")
+        self._disk_pool = ThreadPoolExecutor(1, "refold-disk")
+        self._admission = asyncio.Semaphore(config.restores_max)
+        #: There is something to commit.
+        self._dirty = asyncio.Event()
+        #: No commit is in flight.
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._barriers = 0
+        self._no_barrier = asyncio.Event()
+        self._no_barrier.set()
+        self._claims: dict[int, asyncio.Future[bool]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.poller: Poller
+        #: Told (awaited) before the first chunk of new partitions can arrive, and after some are gone.
+        self.on_ownership: Callable[[Sequence[int]], Awaitable[None]] = _no_hook
+        #: Where chunks go: the transport's queue.
+        self.on_chunks: Callable[[list[Chunk]], None] = _no_chunks
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Folding may go on if the overlay has room again."""
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        async def guarded() -> Any:
+            try:
+                return await work
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self.failed(error)
+                return None
+
+        task = self._loop.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def failed(self, error: BaseException) -> None:
+        """Any thread: the process must end. The first error counts."""
+
+        def tell() -> None:
+            if not self.failure.done():
+                self.failure.set_result(error)
+
+        self._loop.call_soon_threadsafe(tell)
+
+    # --- told by the polling thread ------------------------------------------------------------------
+
+    def next_epoch(self) -> int:
+        """Polling thread; only it takes numbers."""
+        return self.assignment.next_epoch()
+
+    def deliver(self, chunks: list[Chunk]) -> None:
+        """Polling thread."""
+        self._loop.call_soon_threadsafe(self.on_chunks, chunks)
+
+    def assigned(self, partitions: Sequence[tuple[int, int]]) -> None:
+        """Polling thread."""
+        self._loop.call_soon_threadsafe(self._assigned, partitions)
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        """Polling thread; returns when the partitions are written and closed."""
+        self._settle(partitions, State.REVOKED)
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """Polling thread; as :meth:`revoked`, after the group has given the partitions away."""
+        self._log.warning("partitions_lost_fenced", partitions=list(partitions))
+        self._metrics.count("refold_fenced_total")
+        self._settle(partitions, State.LOST)
+
+    def _settle(self, partitions: Sequence[int], to: State) -> None:
+        self._points.reach("on_revoke" if to is State.REVOKED else "on_lost")
+        work = asyncio.run_coroutine_threadsafe(self._give_up(partitions, to), self._loop)
+        end = time.monotonic() + BARRIER_SECONDS_MAX
+        while True:
+            try:
+                work.result(POLL_S)
+                return
+            except TimeoutError:
+                if work.done():
+                    raise
+                if time.monotonic() > end:
+                    raise UnavailableError(
+                        f"partitions {list(partitions)} could not be given up within"
+                        f" {BARRIER_SECONDS_MAX:.0f} s: a commit is still in flight. Stopping is safe;"
+                        " check the brokers"
+                    ) from None
+                # The commit that is waited for may itself wait for group metadata, which only this thread
+                # reads.
+                self.poller.serve_metadata()
+
+    def _assigned(self, partitions: Sequence[tuple[int, int]]) -> None:
+        self.joined = True
+        new = [self.assignment.add(number, epoch) for number, epoch in partitions]
+        self._log.info("partitions_assigned", partitions=[number for number, _ in partitions])
+        told = self._loop.create_task(self._tell_ownership())
+        for owner in new:
+            owner.task = self._spawn(self._bring_up(owner, after=told))
+
+    async def _tell_ownership(self) -> None:
+        await self.on_ownership(sorted(owner.number for owner in self.assignment))
+
+    async def _give_up(self, numbers: Sequence[int], to: State) -> None:
+        if self.config.sabotage.revoke_without_barrier:
+            return
+        owners = [owner for number in numbers if (owner := self.assignment.get(number)) is not None]
+        for owner in owners:
+            owner.cancelled.set()
+            owner.move(to)
+            self._settle_claim(owner.number, False)
+        self._barriers += 1
+        self._no_barrier.clear()
+        try:
+            # A task that restores ends when it sees the flag: its DB must be closed before the partition can
+            # be opened here again.
+            for owner in owners:
+                if owner.task is not None:
+                    await owner.task
+            await self._idle.wait()
+            for owner in owners:
+                self.current.drop(owner.number)
+                self.cache.discard_partition(owner.number)
+                self.book.close(owner.number)
+                self.assignment.forget(owner)
+                if owner.written is not None:
+                    await self._loop.run_in_executor(self._disk_pool, owner.written.store.close)
+                for state in State:
+                    self._metrics.forget(
+                        "refold_partition_state", partition=str(owner.number), state=state.value
+                    )
+                for name in ("refold_lag_records", "refold_staleness_seconds"):
+                    self._metrics.forget(name, partition=str(owner.number))
+        finally:
+            self._barriers -= 1
+            if self._barriers == 0:
+                self._no_barrier.set()
+        self._let_go()
+        self._log.info("partitions_given_up", partitions=list(numbers), how=to.value)
+        await self._tell_ownership()
+
+    async def _bring_up(
+        self, owner: Partition, *, after: asyncio.Task[None] | None = None, broken: Any = None
+    ) -> None:
+        """ASSIGNED → WAITING → RESTORING → LIVE."""
+        if after is not None:
+            await after
+        if broken is not None:
+            await self._loop.run_in_executor(self._disk_pool, lambda: broken.store.close(flush=False))
+        if owner.cancelled.is_set():
+            return
+        if owner.state is State.ASSIGNED:
+            owner.move(State.WAITING)
+        owner.restoring_since = time.monotonic()
+        try:
+            await self._jitter(owner)
+            restored = await self._restore(owner)
+        except Cancelled:
+            return
+        owner.written = restored.written
+        owner.position = owner.committed = restored.offset
+        self._metrics.count("refold_restores_total", outcome="done")
+        self._metrics.count("refold_restore_records_total", restored.records)
+        self._metrics.observe("refold_takeover_wait_seconds", restored.waited_s)
+        if restored.set_aside is not None:
+            self._metrics.count("refold_store_dead_opens_total", reason=restored.set_aside)
+        if restored.claim:
+            await self._claim_until_done(owner)
+        if owner.cancelled.is_set() or owner.written is not restored.written:
+            # Taken away meanwhile, or the claim's disk write failed and another task restores it again.
+            return
+        self.book.open(owner.number, restored.offset)
+        owner.move(State.LIVE)
+        seconds = time.monotonic() - owner.restoring_since
+        self._metrics.observe("refold_restore_seconds", seconds)
+        self._log.info(
+            "partition_live",
+            partition=owner.number,
+            offset=restored.offset,
+            records=restored.records,
+            seconds=round(seconds, 3),
+            waited_seconds=round(restored.waited_s, 3),
+        )
+        self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, restored.offset)
+
+    async def _jitter(self, owner: Partition) -> None:
+        """Spread restores, scaled by how much is missing here: a warm disk does not wait."""
+        if self.config.restore_jitter_ms_max == 0:
+            return
+        missing = await self._loop.run_in_executor(self._restore_pool, self._restorer.missing, owner.number)
+        end = time.monotonic() + self._random.uniform(0, self.config.restore_jitter_ms_max * missing) / 1000
+        while time.monotonic() < end:
+            if owner.cancelled.is_set():
+                raise Cancelled
+            await asyncio.sleep(min(JITTER_SLICE_S, max(0.0, end - time.monotonic())))
+
+    async def _restore(self, owner: Partition) -> Restored:
+        def progress(fraction: float) -> None:
+            owner.progress = fraction
+
+        until = time.monotonic() + self.config.takeover_stall_ms_max / 1000
+        while True:
+            async with self._admission:
+                if owner.cancelled.is_set():
+                    raise Cancelled
+                owner.move(State.RESTORING)
+                try:
+                    return await self._loop.run_in_executor(
+                        self._restore_pool,
+                        self._restorer.run,
+                        owner.number,
+                        owner.cancelled.is_set,
+                        progress,
+                    )
+                except (TransientError, UnavailableError) as error:
+                    self._metrics.count("refold_restores_total", outcome="failed")
+                    if time.monotonic() > until:
+                        raise
+                    if owner.cancelled.is_set():
+                        raise Cancelled from None
+                    self._log.warning("restore_again", partition=owner.number, error=str(error))
+                    owner.move(State.WAITING)
+            await asyncio.sleep(RESTORE_AGAIN_S)
+
+    async def _claim_until_done(self, owner: Partition) -> None:
+        while not owner.cancelled.is_set():
+            if await self._claim(owner):
+                return
+            await asyncio.sleep(ABORT_BACKOFF_MS / 1000)
+
+    async def _claim(self, owner: Partition) -> bool:
+        """Commit the unchanged offset under our name, so that whoever takes over from us knows whom to
+        fence."""
+        future = self._claims[owner.number] = self._loop.create_future()
+        self.current.part(owner.number, owner.epoch, owner.position).claim = True
+        self._dirty.set()
+        done: bool = await future
+        return done
+
+    def _settle_claim(self, number: int, done: bool) -> None:
+        future = self._claims.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result(done)
+
+    async def flush_stores(self) -> None:
+        """Bound, in time, what a killed process has to read again; the memtable bounds it in bytes."""
+        for owner in self.assignment:
+            if owner.state is State.LIVE and owner.written is not None:
+                await self._loop.run_in_executor(self._disk_pool, owner.written.store.flush)
+
+    def _rewind(self, owner: Partition, offset: int) -> None:
+        owner.fetch_epoch += 1
+        owner.position = offset
+        self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, offset)
+
+    def _reopen(self, number: int, error: StorageError) -> None:
+        """RocksDB could not be written after the commit: the transaction stands, so the partition is
+        restored."""
+        owner = self.assignment.get(number)
+        if owner is None or owner.cancelled.is_set():
+            # A barrier waits for this commit: the disk is closed as it is, behind, and catches up later.
+            return
+        self._log.error("store_write_failed", partition=number, error=str(error))
+        self.current.drop(number)
+        self._let_go()
+        self.cache.discard_partition(number)
+        self.book.close(number)
+        owner.move(State.WAITING)
+        owner.fetch_epoch += 1
+        written, owner.written = owner.written, None
+        owner.task = self._spawn(self._bring_up(owner, broken=written))
+
+
+async def _no_hook(_numbers: Sequence[int]) -> None:
+    return None
+
+
+def _no_chunks(_chunks: list[Chunk]) -> None:
+    return None
