@@ -94,8 +94,8 @@ async def test_bulk_waits_for_what_was_committed_behind_an_open_transaction(
     transaction(slow, topic, "slow:1", end="leave open")
     transaction(fast, topic, "fast:1")
     reading = asyncio.ensure_future(read_all(config, topic))
-    await asyncio.sleep(1.0)
-    assert not reading.done()
+    _, pending = await asyncio.wait({reading}, timeout=1.0)
+    assert pending
     await asyncio.to_thread(slow.commit_transaction, 30)
     assert sorted(await reading) == ["fast:1", "slow:1"]
 
@@ -124,8 +124,8 @@ async def test_follow_goes_on(kafka: Kafka, config: dict[str, str], topic: str) 
     async with aclosing(batches(config, topic, Position(topic, {}), follow=True)) as source:
         assert (await anext(source)).records[0].value() == b"a:1"
         waiting = asyncio.ensure_future(anext(source))
-        await asyncio.sleep(0.3)
-        assert not waiting.done()
+        _, pending = await asyncio.wait({waiting}, timeout=0.3)
+        assert pending
         transaction(producer, topic, "a:2")
         assert (await waiting).records[0].value() == b"a:2"
 
