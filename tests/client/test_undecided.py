@@ -26,7 +26,8 @@ from refold.client.reader import ReaderPool, ReadStopped
 from refold.client.routing import Routes
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery, Outcome, Sender, Tell
-from refold.errors import TransientError, UnavailableError, UsageError
+from refold.client.session import Session
+from refold.errors import InvalidRecord, TransientError, UnavailableError, UsageError
 from refold.settings import Settings
 from refold.wire.envelope import decode_envelope
 from refold.wire.owner import RulingLine
@@ -361,3 +362,45 @@ async def test_a_cancelled_scan_ends_at_once() -> None:
         await asyncio.wait_for(stopped, 5)
     with pytest.raises(ReadStopped):
         await pool.run(scan)
+
+
+HALF = "a\ud800b"
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda s: s.append("x", headers={"a": HALF}), UsageError),
+        (lambda s: s.append("x", headers={HALF: b"1"}), UsageError),
+        (lambda s: s.append("x", headers={"a\0b": b"1"}), UsageError),
+        (lambda s: s.append("x", headers={"": b"1"}), UsageError),
+        (lambda s: s.append("x", headers={"a": 1}), UsageError),
+        (lambda s: s.append("x", headers={"refold-type": b"1"}), UsageError),
+        (lambda s: s.append(None), UsageError),
+        (lambda s: s.append(5), UsageError),
+        (lambda s: s.append(b"bytes"), UsageError),
+        (lambda s: s.append([1]), UsageError),
+        (lambda s: s.publish("FactSet", 5), UsageError),
+        (lambda s: s.publish("FactSet", bytearray(b"x")), UsageError),
+        (lambda s: s.publish("MessageAppended", {"content": None}), UsageError),
+        (lambda s: s.publish("MessageAppended", {"content": [1]}), UsageError),
+        (lambda s: s.publish(HALF, b"x"), InvalidRecord),
+        (lambda s: s.append(HALF), InvalidRecord),
+        (lambda s: s.append(HALF * 100_000), InvalidRecord),
+        (lambda s: s.append("x", event_id=HALF), InvalidRecord),
+        (lambda s: s.append("x", run=HALF), InvalidRecord),
+        (lambda s: s.set_fact("a", {"x": [HALF]}), InvalidRecord),
+        (lambda s: s.tool_intended("op", "tool", {"a": HALF}), InvalidRecord),
+        (lambda s: s.append({"role": "user", "content": HALF}), InvalidRecord),
+        (lambda s: s.append("x", expected_seq=2**70), UsageError),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_and_blocks_nothing(
+    unconnected: Connection, wire: Wire, call: Any, error: type[Exception]
+) -> None:
+    """Goal: a mistake of the caller is one error of ours, before the lane: the session goes on."""
+    session = Session(unconnected, "t", "s")
+    with pytest.raises(error):
+        await call(session)
+    await say(unconnected, "s", "after")
+    assert len(wire.values) == 1

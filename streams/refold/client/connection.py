@@ -178,9 +178,9 @@ class Connection:
         self._look_at = max(UNDECIDED_LOOK_MIN, 2 * len(self._undecided))
         return len(self._undecided) < UNDECIDED_SESSIONS_MAX
 
-    async def check_size(self, key: bytes, value: bytes, event_type: str) -> None:
+    async def check_size(self, key: bytes, value: bytes, header_bytes: int, event_type: str) -> None:
         """Raises UsageError, before anything is sent, for an event the inbox would refuse."""
-        size = len(key) + len(value) + RECORD_OVERHEAD_BYTES
+        size = len(key) + len(value) + header_bytes + RECORD_OVERHEAD_BYTES
         if size <= RECORD_BYTES_UNCHECKED:
             return
         if self._record_bytes_max is None:

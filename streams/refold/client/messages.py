@@ -72,11 +72,12 @@ def message_body(
     elif isinstance(message, Mapping):
         body = _from_mapping(message, role, made_id if message_id is not None else None, source)
     else:
-        content = list(message)
+        # Whatever the annotation says: a caller may hand in anything.
+        content = list(message) if isinstance(message, Sequence) else [message]
         if not all(isinstance(part, Part) for part in content):
             raise UsageError(
-                "a list of content must hold refold parts (refold.wire.parts); a provider's message goes in "
-                "whole, as a dict, with format='openai' or 'anthropic'"
+                "a message is text, a part, a list of parts (refold.wire.parts); a provider's message goes "
+                "in whole, as a dict, with format='openai' or 'anthropic'"
             )
         body = {"message_id": made_id, "role": role or "user", "content": content}
     if body["role"] not in ROLES:

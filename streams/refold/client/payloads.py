@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from refold.core.envelope import Envelope
-from refold.errors import InvalidRecord, NotFound
+from refold.errors import InvalidRecord, NotFound, UsageError
 from refold.wire.blobs import BlobStore
 from refold.wire.codec import decode, encode
 from refold.wire.parts import NESTING_KINDS, BlobRef, Part, from_wire, to_wire
@@ -30,6 +30,18 @@ RECORD_MEDIA_TYPE: Final = "application/vnd.refold.part+avro"
 def encode_payload(event_type: str, payload: Mapping[str, Any]) -> bytes:
     """The framed payload. Raises UsageError naming a wrong field, NotFound for a type without a schema."""
     return encode(EVENT_SUBJECT_PREFIX + event_type, _to_record(payload))
+
+
+def check_payload(event_type: str, payload: object) -> None:
+    """Raises UsageError for what is neither framed bytes nor a dict whose ``content`` holds parts."""
+    if isinstance(payload, bytes):
+        return
+    if not isinstance(payload, Mapping):
+        kind = type(payload).__name__
+        raise UsageError(f"the payload of {event_type} is a dict or framed bytes, not {kind}")
+    content = payload.get("content", ())
+    if not isinstance(content, list | tuple) or not all(isinstance(part, Part) for part in content):
+        raise UsageError(f"'content' of {event_type} is a list of parts (refold.wire.parts)")
 
 
 def decode_payload(envelope: Envelope) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from refold.client.connection import Connection, SessionMemory, now_ms
 from refold.client.ids import new_id
 from refold.client.limits import RULING_TIMEOUT_S
 from refold.client.ordering import Pending
-from refold.client.payloads import encode_payload, offload
+from refold.client.payloads import check_payload, encode_payload, offload
 from refold.client.receipts import Receipt
 from refold.client.sender import Delivery
 from refold.core.envelope import Actor, Envelope, SessionLink
@@ -71,6 +71,8 @@ class Publisher:
             raise UsageError(f"wait={wait!r}: it must be 'durable' or 'accepted'")
         if event_type in WORKER_TYPES:
             raise UsageError(f"{event_type} is written by the worker only")
+        record_headers = _headers(event_type, headers)
+        check_payload(event_type, payload)
         memory = self.memory
         async with memory.order:
             memory.lane.check_open()
@@ -103,9 +105,10 @@ class Publisher:
                 envelope.producer_epoch = self._connection.options.producer_epoch
                 envelope.producer_counter = next(self._connection.counter)
             value = encode_envelope(envelope)
-            await self._connection.check_size(self._key, value, event_type)
+            header_bytes = sum(len(name) + len(content) for name, content in record_headers)
+            await self._connection.check_size(self._key, value, header_bytes, event_type)
             sent_at = time.monotonic()
-            pending = memory.lane.submit(envelope.event_id, event_type, value, _headers(event_type, headers))
+            pending = memory.lane.submit(envelope.event_id, event_type, value, record_headers)
         receipt = await self._receipt(pending, memory, sent_at, stamped, message_id)
         if wait == "accepted":
             await receipt.accepted(timeout)
@@ -147,9 +150,15 @@ class Publisher:
 
 
 def _headers(event_type: str, headers: Mapping[str, bytes] | None) -> tuple[tuple[str, bytes], ...]:
-    own = ("refold-type", event_type.encode())
+    """Everything that librdkafka would refuse is refused here: once queued, it would block the session."""
+    own = ("refold-type", event_type.encode("utf-8", "replace"))
     if not headers:
         return (own,)
+    for name, content in headers.items():
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            raise UsageError(f"header {name!r}: names are strings and values bytes")
+        if not name or any(0xD800 <= ord(letter) <= 0xDFFF or letter == "\0" for letter in name):
+            raise UsageError(f"header {name!r}: a name is not empty and holds no NUL and no half of a pair")
     if reserved := [name for name in headers if name.startswith("refold-")]:
         raise UsageError(f"header {reserved[0]!r}: names beginning with refold- are refold's own")
     return (own, *headers.items())
