@@ -105,7 +105,8 @@ class Report:
         points = ", ".join(
             f"{n} x {p}" for p, n in Counter(d.point or "outside" for d in self.deaths).items()
         )
-        out.say(f"{len(self.deaths)} kills, {self.in_flight} with folded, uncommitted events: {points}")
+        kills = "1 kill" if len(self.deaths) == 1 else f"{len(self.deaths)} kills"
+        out.say(f"{kills}, {self.in_flight} with folded, uncommitted events: {points}")
         out.say("")
         ours = [d.recovered_ms for d in self.deaths if d.recovered_ms is not None]
         out.table(
@@ -117,16 +118,21 @@ class Report:
                 ("seconds to continue, worst", _worst(ours), _worst(self.control.continue_ms)),
             ),
         )
-        restart = _seconds(
-            [d.recovered_ms for d in self.deaths if not d.takeover and d.recovered_ms is not None]
-        )
-        takeover = _seconds(
-            [d.recovered_ms for d in self.deaths if d.takeover and d.recovered_ms is not None]
-        )
+        ways = (("the worker restarted", False), ("another took over", True))
+        went_on = [
+            f"{_seconds(times)} s when {way}"
+            for way, takeover in ways
+            if (
+                times := [
+                    d.recovered_ms
+                    for d in self.deaths
+                    if d.takeover is takeover and d.recovered_ms is not None
+                ]
+            )
+        ]
         out.say("")
-        out.say(
-            f"refold went on after {restart} s when the worker restarted, {takeover} s when another took over"
-        )
+        if went_on:  # A short run may have had no kill of one kind, or none.
+            out.say(f"refold went on after {', '.join(went_on)} (median)")
         equal = v.sessions - v.mismatches
         out.say(
             f"stored state = fold(journal) = the uninterrupted run's, operations as expected: "
