@@ -24,6 +24,7 @@ ENV_PREFIX: Final = "REFOLD_"
 ENV_DELIMITER: Final = "__"
 CONFIG_FILE: Final = "refold.toml"
 MASK: Final = "********"
+_WAY_OUT: Final = "see docs/reference/settings.md or run `refold settings --reference`"
 #: A secret file is a token or a password, not a document; a wrong path must not load a log file into memory.
 SECRET_FILE_BYTES_MAX: Final = 64 * 1024
 #: Values in messages are cut here: enough to recognise, too little to flood a terminal.
@@ -147,7 +148,7 @@ def explain(model: type[BaseSettings], err: ValidationError, stack: list[Layer])
             f"{env_name(leaf)}={shown} (from {origin.get(path) or origin.get(leaf, 'default')}): {text}"
         )
     head = "a setting is wrong" if len(lines) == 1 else f"{len(lines)} settings are wrong"
-    return f"{head}:\n  " + "\n  ".join(lines) + "\nsee docs/reference/settings.md or run `refold settings`"
+    return f"{head}:\n  " + "\n  ".join(lines) + f"\n{_WAY_OUT}"
 
 
 def _environment(model: type[BaseSettings]) -> Layer:

@@ -12,11 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
 from refold import errors
-from refold.cli.main import EXTRAS, NOUNS, run
+from refold.cli.main import EXTRAS, NOUNS, load, run
+from refold.cli.options import no_session
 from refold.cli.output import Output
 from refold.errors import InvariantViolation, UsageError
+from refold.topology.failures import explain
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Nothing listens on port 1 of loopback.
@@ -261,3 +264,80 @@ def test_an_argument_that_is_no_utf8_is_a_wrong_call_not_a_fault() -> None:
     assert process.stdout == ""
     assert "no file" in process.stderr
     assert "Traceback" not in process.stderr
+
+
+@pytest.mark.parametrize("noun", list(NOUNS))
+def test_the_two_helps_of_a_noun_say_the_same(noun: str) -> None:
+    """Goal: `refold --help` lists the verbs there are; shell completion is the root's business."""
+    shown = " ".join(refold(noun, "--help").stdout.split())
+    assert "--install-completion" not in shown
+    if NOUNS[noun].verbs:
+        listed = NOUNS[noun].help.partition(": ")[2].rstrip(".").split(", ")
+        assert listed == [""] or set(listed) == set(load(noun).commands)
+
+
+def test_a_missing_session_is_named_with_its_tenant() -> None:
+    """The usual cause is a forgotten --tenant, so the message says which one was looked at."""
+    error = no_session("default", "chat-1")
+    assert error.exit_code == 66
+    assert "'chat-1' of tenant 'default'" in str(error)
+    assert "--tenant" in str(error)
+
+
+def test_every_command_a_message_or_page_names_exists() -> None:
+    """Goal: no way out leads to a command that is not there. Method: `refold …` in backquotes, in sources and
+    pages, is looked up by noun, verb and options."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("streams/refold/**/*.py")]
+    named = {found for page in pages for found in re.findall(r"`refold ([a-z][^`\n]*)`", page.read_text())}
+    assert len(named) > 20
+    wrong = [call for call in sorted(named) if not _exists(call.split())]
+    assert wrong == []
+    invented = ("sesion show", "session shov x", "session export --all")
+    assert not any(_exists(call.split()) for call in invented)
+
+
+def _exists(words: list[str]) -> bool:
+    noun, *rest = words
+    if noun not in NOUNS:
+        return False
+    command = load(noun)
+    # "show|events" and "list|show|replay" name several verbs at once.
+    verbs = rest[0].split("|") if rest and hasattr(command, "commands") and rest[0][0].isalpha() else []
+    if any(verb not in command.commands for verb in verbs):
+        return False
+    commands = [command.commands[verb] for verb in verbs] or [command]
+    known = {name for one in commands for p in one.params for name in [*p.opts, *p.secondary_opts]}
+    return {word.split("=")[0].strip(".,;)") for word in rest if word.startswith("--")} <= known | {"--help"}
+
+
+def test_an_import_names_the_sessions_it_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name holds a digest: without being told it, nobody could look at the session."""
+    turn = {"role": "user", "content": "hi"}
+    (tmp_path / "ok.jsonl").write_text(
+        "".join(json.dumps({"messages": [{**turn, "content": str(n)}]}) + "\n" for n in range(12))
+    )
+    assert run(["import", str(tmp_path / "ok.jsonl"), "--dry-run", "--session-prefix", "x-"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("sessions: ")]
+    names = line.removeprefix("sessions: ").split(", ")
+    assert len(set(names)) == 11
+    assert names[-1] == "…"
+    assert all(name.startswith("x-ok.") for name in names[:-1])
+
+
+def test_an_error_without_words_still_reads_well() -> None:
+    """librdkafka's text may be a prefix with nothing behind it ("ConsumerGroupDescribe: ")."""
+    bare = KafkaError(KafkaError.NOT_COORDINATOR, "ConsumerGroupDescribe: ")
+    text = str(explain(bare, doing="describing the group", bootstrap=NOBODY))
+    assert text == "describing the group: ConsumerGroupDescribe (Kafka code NOT_COORDINATOR). Try again."
+
+
+def test_worker_status_says_who_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dead member stays in the group until its session has timed out: an empty cell would not say so."""
+    members = pytest.importorskip("refold.engine.members")
+    found = [members.Member(f"w{n}", "", "", (n,), ready) for n, ready in enumerate((True, False, None))]
+    monkeypatch.setattr(members, "look", lambda *_: found)
+    assert run(["worker", "status", "--bootstrap", NOBODY]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [["w0", "0", "yes"], ["w1", "1", "no"], ["w2", "2", "does", "not", "answer"]]

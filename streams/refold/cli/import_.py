@@ -34,10 +34,12 @@ CONCURRENCY_MAX: Final = 1_000
 PROGRESS_S: Final = 2.0
 #: Rejected events shown one by one; all are counted.
 REJECTED_SHOWN_MAX: Final = 20
+#: Names of sessions shown; a name can hold a digest that nobody can guess.
+SESSIONS_SHOWN_MAX: Final = 10
 #: An event is durable before it is ruled on, so a worker that restarts (30 s session timeout) is waited for.
 RULING_TIMEOUT_S: Final = 120.0
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @dataclass(slots=True)
@@ -102,7 +104,8 @@ def import_(
         output.note(f"{path}: {source.name}")
     counts, outcome = Counts(), Outcome()
     started = time.monotonic()
-    sessions = _sessions(plan, reading, counts)
+    names: list[str] = []
+    sessions = _sessions(plan, reading, counts, session_prefix, names)
     if dry_run:
         for _ in sessions:
             pass
@@ -112,17 +115,22 @@ def import_(
         settings = settings_for(bootstrap=bootstrap, prefix=prefix)
         client = Refold(settings, tenant=tenant)
         asyncio.run(_publish(client, sessions, session_prefix, concurrency, durable, outcome, output))
-    summary = _summary(plan, counts, outcome, reading, dry_run, time.monotonic() - started)
+    summary = _summary(plan, counts, outcome, reading, names, dry_run, time.monotonic() - started)
     _tell(output, summary)
     output.result(summary)
     if outcome.rulings["rejected"]:
         raise typer.Exit(InvalidRecord.exit_code)
 
 
-def _sessions(plan: list[tuple[Path, Source]], reading: Reading, counts: Counts) -> Iterator[SourceSession]:
+def _sessions(
+    plan: list[tuple[Path, Source]], reading: Reading, counts: Counts, prefix: str, names: list[str]
+) -> Iterator[SourceSession]:
+    """The files' sessions one by one, counted; the first names are put into ``names``."""
     for path, source in plan:
         for session in source.read(path, reading):
             counts.add_session((event.type, event.payload) for event in session.events)
+            if len(names) < SESSIONS_SHOWN_MAX:
+                names.append(prefix + session.session)
             yield session
 
 
@@ -220,11 +228,13 @@ def _summary(
     counts: Counts,
     outcome: Outcome,
     reading: Reading,
+    names: list[str],
     dry_run: bool,
     seconds: float,
 ) -> dict[str, Any]:
     return {
         "files": [{"file": str(path), "format": source.name} for path, source in plan],
+        "sessions": names,
         "conversations": counts.conversations,
         "messages": counts.messages,
         "tool_calls": counts.tool_calls,
@@ -257,6 +267,9 @@ def _tell(output: Output, summary: dict[str, Any]) -> None:
             f"({summary['accepted']} accepted, {summary['duplicates']} duplicates, "
             f"{summary['rejected']} rejected)"
         )
+    if summary["sessions"]:
+        more = ", …" if summary["conversations"] > len(summary["sessions"]) else ""
+        output.say(f"sessions: {', '.join(summary['sessions'])}{more}")
     for one in summary["rejections"]:
         output.note(
             f"rejected: {one['session']} {one['type']} {one['event_id']}: {one['code']}: {one['reason']}"

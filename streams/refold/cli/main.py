@@ -42,8 +42,10 @@ NOUNS: Final[dict[str, Noun]] = {
     "worker": Noun("refold.cli.worker", "Run workers: fold the inbox into journal and state.", verbs=False),
     "broker": Noun("refold.cli.broker", "A single-node Apache Kafka on this machine, for trying and tests."),
     "topology": Noun("refold.cli.topology", "Topics as data: validate, plan, apply, render."),
-    "registry": Noun("refold.cli.registry", "Serve the schemas to Confluent-compatible clients."),
-    "session": Noun("refold.cli.session", "Look at one session: show, events, export, fold."),
+    "registry": Noun("refold.cli.registry", "Schemas: list, check, lock, serve, register."),
+    "session": Noun(
+        "refold.cli.session", "Look at one session: show, events, export, fold, where, release, delete."
+    ),
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
     "import": Noun("refold.cli.import_", "Bring transcripts of other tools in.", verbs=False),
     "verify": Noun("refold.cli.verify", "Prove the guarantees on this machine or your cluster."),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from refold.errors import NotFound
+
 if TYPE_CHECKING:
     from refold.settings import Settings
 
@@ -45,6 +47,14 @@ class RootOptions:
 
 #: Set once by the root callback, before any command runs.
 ROOT = RootOptions()
+
+
+def no_session(tenant: str, session: str) -> NotFound:
+    """For a session that is not there. Names the tenant: a forgotten --tenant is the usual cause."""
+    return NotFound(
+        f"session {session!r} of tenant {tenant!r} does not exist: it was never opened, or it was deleted."
+        " Another tenant is named with --tenant."
+    )
 
 
 def settings_for(

@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
+from refold.cli.options import (
+    BootstrapOption,
+    JsonOption,
+    PrefixOption,
+    YesOption,
+    no_session,
+    settings_for,
+)
 from refold.cli.output import Output
-from refold.errors import NotFound, UsageError
+from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.client import Refold, SessionEvent, SnapshotView
@@ -34,7 +41,9 @@ EXIT_DIFFERENT: Final = 1
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
 TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
 
-app = typer.Typer(help="Look at one session: show, events, export, fold, where.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at one session: show, events, export, fold, where, release, delete.", no_args_is_help=True
+)
 
 
 def _with_client(
@@ -60,12 +69,14 @@ def show(
     """Show a session's committed state: what its next model call would see, tool calls, facts."""
     from refold.wire.owner import OPAQUE_FIELDS, json_ready
 
-    async def work(rf: Refold) -> SnapshotView | None:
-        return await rf.session(session).state(min_seq=0)
+    async def work(rf: Refold) -> SnapshotView:
+        chat = rf.session(session)
+        view = await chat.state(min_seq=0)
+        if view is None:
+            raise no_session(chat.tenant, chat.id)
+        return view
 
     view = _with_client(bootstrap, prefix, tenant, work)
-    if view is None:
-        raise NotFound(f"session {session!r} does not exist: it was never opened, or it was deleted.")
     out = Output(as_json)
     if as_json:
         public = {name: value for name, value in view.data.items() if name not in OPAQUE_FIELDS}
@@ -86,7 +97,10 @@ def _print_state(out: Output, view: SnapshotView) -> None:
         out.say(f"\nsummary of all up to seq {context['summary']['through_seq']}:")
         out.say(f"  {_short(context['summary']['text'])}")
     if context["uncovered"]:
-        out.say(f"\n{context['uncovered']} earlier messages are in neither summary nor window")
+        out.say(
+            f"\n{context['uncovered']} earlier messages left the window and no summary covers them: "
+            "`refold session export` has them"
+        )
     out.say("\nmessages:")
     out.table(
         ("seq", "role", "id", "content"),
@@ -332,13 +346,14 @@ def delete(
     out.confirm(f"Delete the state of session {session!r}?", yes=yes)
 
     async def work(rf: Refold) -> dict[str, Any]:
-        receipt = await rf.session(session).delete(reason)
+        chat = rf.session(session)
+        receipt = await chat.delete(reason)
         ruling = await receipt.ruling()
+        if ruling.status == "duplicate":
+            raise no_session(chat.tenant, chat.id)
         return {"session": session, "status": ruling.status, "seq": ruling.seq, "code": ruling.code}
 
     done = _with_client(bootstrap, prefix, tenant, work)
-    if done["status"] == "duplicate":
-        raise NotFound(f"session {session!r} does not exist: nothing was deleted.")
     if done["status"] == "rejected":
         raise UsageError(f"the deletion was rejected: {done['code']}.")
     out.say(f"session {session} deleted at seq {done['seq']}")

@@ -8,8 +8,8 @@ from typing import Final
 
 import orjson
 
+from refold.cli.options import no_session
 from refold.client import Session
-from refold.errors import NotFound
 from refold.formats.export import EXPORT_FORMATS, export_session
 from refold.formats.jsonio import dumps
 from refold.wire.blobs import BlobStore
@@ -30,7 +30,7 @@ async def export(chat: Session, format: str, blobs: BlobStore) -> list[bytes]:  
     async with aclosing(chat.events()) as source:
         events = [event async for event in source]
     if not events:
-        raise NotFound(f"session {chat.id!r} does not exist: it was never opened, or it was deleted.")
+        raise no_session(chat.tenant, chat.id)
     documents = await asyncio.to_thread(export_session, events, format, load=blobs.get)
     # Not orjson: a source may hold what orjson refuses (numbers beyond 64 bits), and comes back as it was.
     return [dumps(document) for document in documents]

@@ -20,13 +20,14 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
+from refold.cli.options import no_session
 from refold.client import Refold
 from refold.client.bulk import Batch, batches
 from refold.client.positions import Position
 from refold.core.evolve import evolve
 from refold.core.session import Session, initial
 from refold.core.slots import split_key
-from refold.errors import InvalidRecord, InvariantViolation, NotFound
+from refold.errors import InvalidRecord, InvariantViolation
 from refold.formats.jsonio import first_difference
 from refold.wire.events import decode_event
 from refold.wire.journal import JournalEntry, decode_journal
@@ -108,7 +109,7 @@ async def fold_one(rf: Refold, session: str) -> Report:
     chat = rf.session(session)
     view = await chat.state(min_seq=0)
     if view is None:
-        raise NotFound(f"session {session!r} does not exist: it was never opened, or it was deleted.")
+        raise no_session(chat.tenant, chat.id)
     report = Report()
     state = initial(chat.tenant, chat.id)
     problem: str | None = None

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
+from refold.cli.options import no_session
 from refold.client import Refold, Ruling, Session, SessionEvent
 from refold.client.fallback import header_map
 from refold.client.limits import RULING_TIMEOUT_S
@@ -43,7 +44,7 @@ async def release(
     chat = rf.session(session)
     view = await chat.state(min_seq=0)
     if view is None:
-        raise NotFound(f"session {session!r} does not exist.")
+        raise no_session(chat.tenant, chat.id)
     if view.status not in ("quarantined", "releasing"):
         raise UsageError(f"session {session!r} is {view.status}, not quarantined: nothing to release.")
     await (await chat.publish("SessionReleased", {"by": by, "reason": reason})).accepted()

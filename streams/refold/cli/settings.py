@@ -9,7 +9,7 @@ import typer
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

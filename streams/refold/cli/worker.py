@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,7 +16,10 @@ from refold.cli.output import Output
 if TYPE_CHECKING:
     from refold.settings import Settings
 
-app = typer.Typer(help="Run workers: fold the inbox into journal and state.")
+app = typer.Typer(add_completion=False, help="Run workers: fold the inbox into journal and state.")
+
+#: The column ``ready``: what the probe says; a dead member stays listed until its session has timed out.
+READY: Final = {True: "yes", False: "no", None: "does not answer"}
 
 ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, max=256, help="Worker processes; one uses one core.")
@@ -153,10 +156,10 @@ def status(
     )
     rows: list[dict[str, Any]] = [member.row() for member in members]
     if not rows:
-        out.say(f"no worker is a member of group {settings.topic_prefix}; start one with `refold worker`")
+        out.say(f"no worker is a member of group {settings.topic_prefix}; start one with `refold worker run`")
     else:
         out.table(
             ("instance", "url", "partitions", "ready"),
-            [(r["instance"], r["url"], ",".join(map(str, r["partitions"])), r["ready"]) for r in rows],
+            [(r["instance"], r["url"], ",".join(map(str, r["partitions"])), READY[r["ready"]]) for r in rows],
         )
     out.result({"group": settings.topic_prefix, "members": rows})

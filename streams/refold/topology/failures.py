@@ -88,7 +88,7 @@ def explain(error: KafkaError | KafkaException, *, doing: str, bootstrap: str) -
         if not isinstance(inner, KafkaError):
             return UnavailableError(f"{doing}: {error}. Check the broker at {bootstrap}.")
         error = inner
-    code, text = error.code(), error.str().rstrip(".")
+    code, text = error.code(), error.str().rstrip(" .:") or "no further word"
     if code in _UNREACHABLE:
         return UnavailableError(
             f"{doing}: no broker answers at {bootstrap} ({text}). Start one with `refold broker up`, or name"

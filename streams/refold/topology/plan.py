@@ -173,8 +173,8 @@ def _shape(topology: Topology, name: str, found: LiveTopic) -> Iterator[Refusal]
         f"it has {found.partitions} partitions, the topology says {topology.partitions}: changing the count"
         " would send sessions to partitions that do not hold their state",
         f"Keep {found.partitions} (--partitions {found.partitions} or REFOLD_PARTITIONS={found.partitions});"
-        f" for more, create topics under another --prefix with --partitions {topology.partitions} and move"
-        " the sessions there (`refold session export --all`, `refold import`)",
+        f" for more, create topics under another --prefix with --partitions {topology.partitions} and"
+        " begin new sessions there",
     )
 
 
