@@ -41,27 +41,29 @@ class Suite:
     covers: str
 
 
-#: Budgets are about twice what a suite takes on an idle 2-core machine; a test keeps their sum within
-#: TOTAL_BUDGET_S. Order: cheap and telling first.
+#: Budgets are about one and a half times what a suite takes on a 2-core machine that is not idle (690 s for all
+#: of them), so that a busy CI host does not fail what is right; a test keeps their sum within TOTAL_BUDGET_S.
+#: Order: cheap and telling first.
 SUITES: tuple[Suite, ...] = (
-    Suite("lint", 60, (), "make lint: ruff, mypy --strict, import contracts, tidiness"),
-    Suite("unit", 65, (), "every file no other suite claims: core, settings, pure parts of ops and demo"),
-    Suite("wire", 30, ("wire/*", "schemas/*"), "schemas, framing, golden bytes, registry"),
-    Suite("formats", 60, ("formats/*",), "importers and exporters, recorded sets"),
-    Suite("simulation", 45, ("simulation/*",), "the deterministic simulator, batching properties"),
-    Suite("crash", 150, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
-    Suite("engine", 75, ("engine/*", "agents/*", "broker/*"), "worker and broker on a real Kafka"),
-    Suite("badinput", 60, ("badinput/*",), "every bad record, foreign partitioners, bad surroundings"),
-    Suite("client", 75, ("client/*",), "SDK on a real Kafka"),
-    Suite("verify", 130, ("ops/verify/*",), "short chaos runs, every sabotage, the oracle"),
-    Suite("demo", 55, ("demo/*",), "the demo, shortened"),
-    Suite("readme", 35, ("readme/*", "docs/*"), "the README's programs as printed"),
-    Suite("packaging", 20, ("packaging/*",), "the wheel in an empty environment"),
-    Suite("deploy", 40, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI"),
+    Suite("lint", 90, (), "make lint: ruff, mypy --strict, import contracts, tidiness"),
+    Suite("unit", 70, (), "every file no other suite claims: core, settings, pure parts of ops and demo"),
+    Suite("wire", 45, ("wire/*", "schemas/*"), "schemas, framing, golden bytes, registry"),
+    Suite("formats", 70, ("formats/*",), "importers and exporters, recorded sets"),
+    Suite("simulation", 90, ("simulation/*",), "the deterministic simulator, batching properties"),
+    Suite("crash", 220, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
+    Suite("engine", 150, ("engine/*", "agents/*"), "the worker on a real Kafka"),
+    Suite("broker", 130, ("broker/*",), "the embedded broker: start, kill, offline, refusals"),
+    Suite("badinput", 70, ("badinput/*",), "every bad record, foreign partitioners, bad surroundings"),
+    Suite("client", 130, ("client/*",), "SDK on a real Kafka"),
+    Suite("verify", 150, ("ops/verify/*",), "short chaos runs, every sabotage, the oracle"),
+    Suite("demo", 60, ("demo/*",), "the demo, shortened"),
+    Suite("readme", 50, ("readme/*", "docs/*"), "the README's programs as printed"),
+    Suite("packaging", 40, ("packaging/*",), "the wheel in an empty environment"),
+    Suite("deploy", 75, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI"),
 )
 
-#: `make test` on 2 cores.
-TOTAL_BUDGET_S = 900
+#: The ceiling of `.ci/run`: 25 minutes. `make test` itself takes 12 to 14 minutes on 2 cores.
+TOTAL_BUDGET_S = 1500
 
 
 @dataclass

@@ -88,7 +88,7 @@ def _state(cluster: Cluster, folded: dict[bytes, bytes | None], places: dict[byt
         for number in range(tail.blocks):
             block = blocks.get(b"%s#%08X" % (key, number))
             listed.extend([] if block is None else decode_block(block))
-        if [*listed, *tail.offsets] != places[key]:
+        if [*listed, *tail.offsets] != places.get(key, []):
             found.append(f"{key!r}: the history index does not name the journal's offsets")
     return found
 

@@ -44,7 +44,7 @@ def test_a_file_no_pattern_claims_goes_to_unit(suites: ModuleType) -> None:
 
 
 def test_budgets_fit_the_promised_total(suites: ModuleType) -> None:
-    assert sum(s.budget_s for s in suites.SUITES) <= suites.TOTAL_BUDGET_S <= 15 * 60
+    assert sum(s.budget_s for s in suites.SUITES) <= suites.TOTAL_BUDGET_S <= 25 * 60
 
 
 def run(

@@ -1,4 +1,7 @@
-"""Bad input on the real broker: each has its outcome, the partition goes on, and nothing else changes."""
+"""Oversized, quarantined, deleted: sessions that meet a limit of the engine, on the real broker.
+
+Every other kind of bad input is in tests/badinput.
+"""
 
 from __future__ import annotations
 
@@ -72,50 +75,6 @@ class Sender:
         return place
 
 
-def test_every_bad_record_has_its_outcome_and_the_rest_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    """Goal: codes as documented, original bytes kept, good events before and after untouched."""
-    sender = Sender(cluster)
-    key = make_key(TENANT, "s1")
-    good = encode_envelope(message_event(900, "s1"))
-    expected: dict[tuple[int, int], str] = {}
-    cases: list[tuple[str, bytes | None, bytes | None]] = [
-        ("empty_value", b"", key),
-        ("bad_magic", b"abc", key),
-        ("bad_magic", b"\x07" + good[1:], key),
-        ("unknown_schema", b"\x00\x7f\xff\xff\xff" + good[5:], key),
-        ("undecodable", good[:-2], key),
-        ("undecodable", good + b"\x00", key),
-        ("bad_key", good, None),
-        ("bad_key", good, b"no slash"),
-        ("bad_key", good, b"\xc3\x28/s1"),
-        ("bad_key", good, b"t/" + b"x" * 600),
-        ("key_mismatch", good, make_key(TENANT, "other")),
-    ]
-    originals: dict[tuple[int, int], tuple[bytes | None, bytes | None]] = {}
-    for number, (code, value, bad_key) in enumerate(cases):
-        sender.good(number, "s1")
-        partition = SLOTS.partition(bad_key or b"") if code == "key_mismatch" else SLOTS.partition(key)
-        place = sender.bad(value, bad_key, partition=partition)
-        expected[place], originals[place] = code, (bad_key, value)
-    sender.good(100, "s1", event_time_ms=0)
-    sender.good(101, "s1", event_time_ms=4_102_444_800_000)
-    sender.good(102, "s1", text="NUL \u0000 and an emoji \U0001f600")
-    sender.good(103, "s1", type="NobodyKnowsThis", payload=b"\x00\x00\x00\x00\x01whatever")
-    with Worker(cluster, tmp_path, "a") as worker:
-        worker.wait_live(4)
-        wait_ruled(cluster)
-        assert worker.stop() == 0
-    assert differences(cluster, sender.sent) == []
-    seen = {}
-    for message in cluster.read(cluster.topics.rejected):
-        headers = dict(message.headers())
-        _, partition, offset = headers["refold-origin"].decode().rsplit("/", 2)
-        place = int(partition), int(offset)
-        seen[place] = headers["refold-code"].decode()
-        assert (message.key(), message.value()) == originals[place]
-    assert seen == expected
-
-
 def test_oversized_events_are_ruled_on_and_do_not_block(cluster: Cluster, tmp_path: Path) -> None:
     """A 1 MB message through an inbox that takes it, with a journal that does not."""
     tight = Cluster(cluster.bootstrap, cluster.prefix + "-tight")
@@ -141,46 +100,6 @@ def test_oversized_events_are_ruled_on_and_do_not_block(cluster: Cluster, tmp_pa
     assert headers["refold-value-length"] == str(len(large)).encode()
     assert large.startswith(message.value())
     assert headers["refold-origin"].decode().endswith(f"/{place[0]}/{place[1]}")
-
-
-def test_p_three_partitioners_feed_one_owner_each(cluster: Cluster, tmp_path: Path) -> None:
-    """Goal: Java's, librdkafka's default and a random partitioner; each session in one place, each producer's
-    order kept for those that are key-stable."""
-    sender = Sender(cluster)
-    clients = {
-        "java": Producer({"bootstrap.servers": cluster.bootstrap, "partitioner": "murmur2_random"}),
-        "crc": Producer({"bootstrap.servers": cluster.bootstrap, "partitioner": "consistent_random"}),
-    }
-    number = 0
-    per_client: dict[tuple[str, str], list[str]] = {}
-    for _ in range(30):
-        for session in ("s1", "s2", "s3", "s4", "s5"):
-            for name, client in clients.items():
-                number += 1
-                env = message_event(number, session)
-                client.produce(cluster.topics.inbox, encode_envelope(env), make_key(TENANT, session))
-                sender.sent.accepted.add(env.event_id)
-                per_client.setdefault((name, session), []).append(env.event_id)
-    for client in clients.values():
-        client.flush(30)
-    for at in range(20):
-        number += 1
-        env = message_event(number, "s1")
-        sender.send(encode_envelope(env), make_key(TENANT, "s1"), partition=at % 4)
-        sender.sent.accepted.add(env.event_id)
-    with Worker(cluster, tmp_path, "a") as worker, Worker(cluster, tmp_path, "b") as second:
-        worker.wait_live(1)
-        second.wait_live(1)
-        wait_ruled(cluster)
-        worker.stop()
-        second.stop()
-    assert differences(cluster, sender.sent) == []
-    order: dict[str, list[str]] = {}
-    for message in cluster.read(cluster.topics.journal):
-        env = decode_journal(message.value()).env
-        order.setdefault(env.session, []).append(env.event_id)
-    for (_, session), ids in per_client.items():
-        assert [one for one in order[session] if one in set(ids)] == ids
 
 
 #: Raises at one event, in the middle of the fold: a bug of ours, planted.
