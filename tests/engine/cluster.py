@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from refold.topology.names import TopicNames
@@ -93,6 +100,20 @@ class Cluster:
         )
         answer = self.admin.list_consumer_group_offsets([request])[self.prefix].result(10)
         return {tp.partition: tp.offset for tp in answer.topic_partitions}
+
+    def offsets_pending(self) -> bool:
+        """Whether an open transaction holds an offset of the group."""
+        request = ConsumerGroupTopicPartitions(
+            self.prefix, [TopicPartition(self.topics.inbox, number) for number in range(self.partitions)]
+        )
+        try:
+            answer = self.admin.list_consumer_group_offsets([request], require_stable=True)
+            found = answer[self.prefix].result(10).topic_partitions
+        except KafkaException as raised:
+            if raised.args[0].code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
+                raise
+            return True
+        return any(tp.error is not None for tp in found)
 
     def members(self) -> dict[str, list[int]]:
         """Instance → owned partitions, as the group says."""

@@ -130,7 +130,8 @@ class Restorer:
         try:
             reading = _Reading(self, partition, store, frontier, marks, cancelled, progress, stall)
             records = reading.to_the_marks(stop_at_eof=sabotaged)
-            if sabotaged:
+            if sabotaged and self._cluster.committed(partition, stable=True) is None:
+                # Where the fault bites: read to the end, and the offset still held by an open transaction.
                 self._points.reach("after_mark")
                 committed = self._cluster.stable_offset(partition, cancelled, stall)
             else:
