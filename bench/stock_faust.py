@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from typing import Any
 
@@ -85,7 +86,12 @@ async def fold(stream: Any) -> None:
         if progress["count"] == EVENTS:
             wall = time.perf_counter() - progress["start"]
             cpu = time.process_time() - progress["cpu"]
-            print(json.dumps({"events": EVENTS, "seconds": wall, "cpu_seconds": cpu}), flush=True)
+            # Faust turns sys.stdout into log lines.
+            print(
+                json.dumps({"events": EVENTS, "seconds": wall, "cpu_seconds": cpu}),
+                file=sys.__stdout__,
+                flush=True,
+            )
             os._exit(0)
 
 
