@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from engine.check import differences
 from engine.cluster import CONFIGS, Cluster, wait_for
 from engine.traffic import Traffic
 from engine.workers import Worker, wait_ruled
+from refold.engine.members import Member, look
 from refold.testing.kafka import Kafka
 
 pytestmark = pytest.mark.broker
@@ -100,6 +101,89 @@ def test_a_second_worker_of_the_same_name_or_directory(cluster: Cluster, tmp_pat
         first.start()
         first.wait_live(4, seconds=15)
         first.stop()
+
+
+def _seen(cluster: Cluster) -> list[Member]:
+    """What ``refold worker status`` shows."""
+    return look(cluster.admin, cluster.prefix, cluster.bootstrap)
+
+
+def _wait_ready(cluster: Cluster) -> str:
+    """The URL under which the only member is found, once it answers there that it is ready."""
+    wait_for("a ready member to be found", lambda: [m.ready for m in _seen(cluster)] == [True], 15, 0.1)
+    return _seen(cluster)[0].url
+
+
+def test_a_worker_that_comes_back_at_once_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    """The broker keeps a returning static member's former URL: the worker returns to it, without waiting,
+    and a namesake is refused after that as before."""
+    cluster.create()
+    with Worker(cluster, tmp_path, "a", session_timeout_ms=30_000) as worker:
+        worker.wait_live(4)
+        url = _wait_ready(cluster)
+        worker.signal(signal.SIGKILL)
+        worker.wait_end()
+        assert [m.ready for m in _seen(cluster)] == [None]
+        worker.start()
+        worker.wait_live(4, seconds=15)
+        assert _wait_ready(cluster) == url
+        assert "waiting_for_former_session" not in worker.log()
+        assert "]: Starting..." not in worker.log()  # Faust's own words are for debugging.
+        other = tmp_path / "other"
+        other.mkdir()
+        refused(Worker(cluster, other, "a"), 78, f"is alive at {url}", "--instance")
+        assert worker.alive
+        assert worker.stop() == 0
+
+
+def test_a_worker_whose_port_was_taken_meanwhile_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    """It joins under a new URL, so only after the group has forgotten the former one; SIGTERM ends the
+    wait."""
+    cluster.create()
+    with Worker(cluster, tmp_path, "a", session_timeout_ms=6_000) as worker:
+        worker.wait_live(4)
+        url = _wait_ready(cluster)
+        worker.signal(signal.SIGKILL)
+        worker.wait_end()
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", int(url.rpartition(":")[2])))
+            taken.listen()
+            worker.start()
+            wait_for("it to wait", lambda: "waiting_for_former_session" in worker.log())
+            assert worker.stop() == 0
+            worker.start()
+            worker.wait_live(4, seconds=20)
+            assert _wait_ready(cluster) != url
+
+
+def test_a_fenced_worker_ends_even_if_it_is_idle(cluster: Cluster, tmp_path: Path) -> None:
+    """Nothing to commit, so nothing but the consumer's own error can tell it."""
+    cluster.create()
+    with Worker(cluster, tmp_path, "a") as worker:
+        worker.wait_live(4)
+        namesake = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": cluster.prefix,
+                "group.instance.id": "a",
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": 2_000,
+            }
+        )
+        try:
+            namesake.subscribe([cluster.topics.inbox])
+
+            def ended() -> bool:
+                namesake.poll(0.05)
+                return not worker.alive
+
+            wait_for("the fenced worker to end", ended, 20)
+        finally:
+            namesake.close()
+        assert worker.wait_end() == 76, worker.tail()
+        assert '"worker_fenced"' in worker.log()
+        assert "REFOLD_WORKER__INSTANCE" in worker.log()
 
 
 def _restarted(cluster: Cluster, tmp_path: Path) -> Worker:

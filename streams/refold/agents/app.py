@@ -37,6 +37,9 @@ class RefoldApp(faust.App):
     engine: Engine
     start_engine: Callable[[], None]
 
+    #: "Starting..." and the like, logged under this module's name; the worker has events of its own for it.
+    mundane_level = "debug"
+
     def raw_schema(self) -> RawSchema:
         return RawSchema()
 

@@ -13,9 +13,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from refold.engine.config import EngineConfig
+from refold.engine.kafkalog import KafkaLogFilter
 
 #: librdkafka's own lines go where ours go, in our format, when a client is polled.
 LIBRDKAFKA: Final = logging.getLogger("librdkafka")
+LIBRDKAFKA.addFilter(KafkaLogFilter())
 
 #: 3 heartbeats must be missed before the session ends; librdkafka's default is 3 s of 45 s.
 HEARTBEATS_PER_SESSION: Final = 5

@@ -25,13 +25,16 @@ class Verdict(enum.Enum):
 #: The member is fine, only the generation moved on between reading the metadata and sending it.
 _RESEND: Final = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
 
+#: Also by code: librdkafka reports a consumer's fatal error as an event of code ``_FATAL`` whose ``fatal()``
+#: is false (measured).
 _FATAL: Final = frozenset(
     {
+        KafkaError._FATAL,
         KafkaError._FENCED,
+        KafkaError.FENCED_INSTANCE_ID,
         KafkaError.PRODUCER_FENCED,
     }
 )
-
 
 #: Nothing gets better by trying again: somebody has to grant something.
 DENIED: Final = frozenset(
@@ -62,9 +65,14 @@ def behind(raised: BaseException) -> KafkaException | None:
     return None
 
 
+def is_fatal(error: KafkaError) -> bool:
+    """Whether this client is of no use any more: it was replaced, or its state is unknown for good."""
+    return error.fatal() or error.code() in _FATAL
+
+
 def verdict(error: KafkaError) -> Verdict:
     """``txn_requires_abort`` before ``retriable``: librdkafka sets both on a timed-out abortable call."""
-    if error.fatal() or error.code() in _FATAL:
+    if is_fatal(error):
         return Verdict.FATAL
     if error.code() in _RESEND:
         return Verdict.RESEND

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from refold.engine.kafkaerrors import error_of
+from refold.engine import group
 from refold.topology.failures import explain
 from refold.topology.names import TopicNames
 
@@ -36,14 +36,11 @@ class Member:
 def look(admin: AdminClient, prefix: str, bootstrap: str) -> list[Member]:
     topics = TopicNames(prefix)
     try:
-        description = admin.describe_consumer_groups([topics.group], request_timeout=REQUEST_TIMEOUT_S)[
-            topics.group
-        ].result()
+        description = group.describe(admin, topics.group, REQUEST_TIMEOUT_S)
     except KafkaException as raised:
-        error = error_of(raised)
-        if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return []
         raise explain(raised, doing="describing the workers' group", bootstrap=bootstrap) from None
+    if description is None:
+        return []
     members = []
     for member in description.members:
         _, instance, url = [*(member.client_id or "").split("|", 2), "", ""][:3]

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from refold.engine.chunks import Chunk, by_partition
 from refold.engine.commitmeta import read_group_meta
-from refold.engine.kafkaerrors import behind, error_of
+from refold.engine.kafkaerrors import behind, error_of, is_fatal
 from refold.errors import FencedError, InvariantViolation, RefoldError
 from refold.topology.failures import explain
 
@@ -264,7 +264,7 @@ class Poller:
             error = message.error()
             if error is None:
                 good.append(message)
-            elif error.fatal():
+            elif is_fatal(error):
                 raise KafkaException(error)
             elif message.topic() == _NO_TOPIC:
                 continue
@@ -375,7 +375,7 @@ class Poller:
 
     def _explained(self, raised: KafkaException) -> RefoldError:
         error = error_of(raised)
-        if error is not None and (error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID):
+        if error is not None and is_fatal(error):
             return FencedError(
                 f"the group no longer knows this worker, it was fenced ({error.name()}: {error.str()})."
                 " Another"

@@ -9,7 +9,6 @@ operation.
 from __future__ import annotations
 
 import http.client
-import time
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from refold.core.slots import SlotMap
+from refold.engine import group
 from refold.engine.config import START_CALL_TIMEOUT_MS, EngineConfig
 from refold.engine.kafkaerrors import error_of
 from refold.engine.restore import TopicFacts
@@ -32,8 +32,6 @@ DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 
 #: A live worker answers its health check in milliseconds; a stopped or dead one not at all.
 PROBE_TIMEOUT_S: Final = 2.0
-
-LOADING_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,9 @@ def _describe(config: EngineConfig, admin: AdminClient) -> tuple[dict[str, str],
             if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.append(name)
                 continue
-            raise _denied_or(raised, config, f"Describe on topic {name}") from None
+            raise _denied_or(
+                raised, config, f"Describe on topic {name}", doing=f"looking at the topic {name}"
+            ) from None
         ids[name] = str(description.topic_id)
         counts[name] = len(description.partitions)
     if missing:
@@ -127,54 +127,61 @@ def _configs(config: EngineConfig, admin: AdminClient, names: list[str]) -> dict
         try:
             entries = future.result()
         except KafkaException as raised:
-            raise _denied_or(raised, config, f"DescribeConfigs on topic {resource.name}") from None
+            raise _denied_or(
+                raised,
+                config,
+                f"DescribeConfigs on topic {resource.name}",
+                doing=f"reading the configuration of the topic {resource.name}",
+            ) from None
         found[resource.name] = {
             name: entry.value for name, entry in entries.items() if entry.value is not None
         }
     return found
 
 
-def refuse_second(config: EngineConfig, admin: AdminClient) -> None:
+def refuse_second(config: EngineConfig, admin: AdminClient) -> str | None:
     """Another *live* member with our instance name would be thrown out by us joining: refuse instead.
 
     A member of that name whose process is dead (its session has not timed out yet) is the normal restart and
-    is taken over. Alive is who answers at the URL in its ``client.id``.
+    is taken over. Alive is who answers at the URL in its ``client.id``. Returns the URL of the dead one,
+    ``None`` if there is no member of our name.
     """
-    group = config.topics.group
-    timeout = START_CALL_TIMEOUT_MS / 1000
-    end = time.monotonic() + timeout
-    while True:
-        try:
-            description = admin.describe_consumer_groups([group], request_timeout=timeout)[group].result()
-            break
-        except KafkaException as raised:
-            error = error_of(raised)
-            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return
-            if error is None or not _settling(error) or time.monotonic() > end:
-                raise _denied_or(raised, config, f"Describe on group {group}") from None
-            time.sleep(LOADING_POLL_S)
-    for member in description.members:
+    group_id = config.topics.group
+    try:
+        description = group.describe(admin, group_id, START_CALL_TIMEOUT_MS / 1000)
+    except KafkaException as raised:
+        raise _denied_or(
+            raised, config, f"Describe on group {group_id}", doing=f"describing the group {group_id}"
+        ) from None
+    former = None
+    for member in () if description is None else description.members:
         if member.group_instance_id != config.instance:
             continue
-        url = (member.client_id or "").split("|")[-1]
-        if answers(url, config.instance):
+        former = (member.client_id or "").split("|")[-1]
+        if answers(former, config.instance):
             raise ConfigError(
-                f"another worker named {config.instance!r} is alive at {url} (host {member.host})."
+                f"another worker named {config.instance!r} is alive at {former} (host {member.host})."
                 " Joining with its"
                 " name would throw it out of the group. Give this one its own name (--instance or"
                 " REFOLD_WORKER__INSTANCE), or stop the other one"
             )
+    return former
 
 
-def _settling(error: KafkaError) -> bool:
-    """A broker that has just started loads its coordinators for a moment; the admin client does not call
-    that retriable."""
-    return error.retriable() or error.code() in (
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-    )
+def former_port(config: EngineConfig, former: str | None) -> int:
+    """The port to ask for: if any free one would do, the one at which our dead namesake's URL becomes ours.
+
+    The broker keeps the ``client.id`` of a static member that comes back within its session timeout
+    (measured), and with it the URL where readers look for it.
+    """
+    port = config.http_port or 0
+    if port or not former or config.advertised_url is not None:
+        return port
+    try:
+        parts = urlsplit(former)
+        return (parts.port or 0) if parts.hostname == config.http_host.lower() else 0
+    except ValueError:
+        return 0
 
 
 def answers(url: str, instance: str) -> bool:
@@ -198,11 +205,11 @@ def answers(url: str, instance: str) -> bool:
     return bool(found == instance)
 
 
-def _denied_or(raised: KafkaException, config: EngineConfig, needed: str) -> RefoldError:
+def _denied_or(raised: KafkaException, config: EngineConfig, needed: str, *, doing: str) -> RefoldError:
     error = error_of(raised)
     if error is not None and error.name().endswith("AUTHORIZATION_FAILED"):
         return denied(config, needed)
-    return explain(raised, doing=f"using {needed}", bootstrap=config.bootstrap)
+    return explain(raised, doing=doing, bootstrap=config.bootstrap)
 
 
 def denied(config: EngineConfig, needed: str) -> PermissionDenied:

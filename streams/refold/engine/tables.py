@@ -17,6 +17,8 @@ from refold.errors import UsageError
 class EngineTables(TableManager):
     """No tables, no recovery; ready at once (upstream sleeps a second)."""
 
+    mundane_level = "debug"
+
     def add(self, table: Any) -> Any:
         raise UsageError(
             f"Faust table {table.name!r}: its changelog would be outside refold's transaction. Keep state"

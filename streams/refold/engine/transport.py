@@ -45,6 +45,7 @@ class EngineConsumer(FaustConsumer):
     poll."""
 
     consumer_stopped_errors: ClassVar[tuple[type[BaseException], ...]] = ()
+    mundane_level = "debug"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -178,6 +179,8 @@ class EngineConsumer(FaustConsumer):
 
 class EngineProducer(FaustProducer):
     """Faust never produces: outputs are effects, sent by the commit."""
+
+    mundane_level = "debug"
 
     async def create_topic(self, *args: Any, **kwargs: Any) -> None:
         """Topics are made by ``refold topology apply``."""

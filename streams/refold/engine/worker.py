@@ -3,7 +3,8 @@
 Exit codes are those of ``refold.errors``: 0 after a graceful stop, 76 fenced, 69 outcome of a commit unknown
 or cluster gone, 78 configuration … Whatever ends the process unplanned is said in one line; a supervisor
 starts it again. Order at start (each step needs the one before): data directory lock → cluster → nobody of
-our name alive → our own transactional id (ends what a former life left open) → HTTP port → membership.
+our name alive → HTTP port → no former life of ours known under another URL → our own transactional id (ends
+what that former life left open) → membership.
 """
 
 from __future__ import annotations
@@ -39,7 +40,14 @@ from refold.engine.restore import Restorer
 from refold.engine.store import Memory
 from refold.engine.takeover import Cluster
 from refold.engine.view import EngineView
-from refold.errors import ConfigError, FencedError, InvariantViolation, RefoldError, StorageError
+from refold.errors import (
+    ConfigError,
+    FencedError,
+    InvariantViolation,
+    RefoldError,
+    StorageError,
+    UnavailableError,
+)
 from refold.telemetry.metrics import NoMetrics, PrometheusMetrics
 from refold.topology.failures import explain
 from refold.wire import confluent
@@ -62,6 +70,11 @@ MARKERS_MAX: Final = 1
 
 #: A thread that wants the interpreter waits this long for it; the default of 5 ms shows in the p99 of a read.
 SWITCH_INTERVAL_S: Final = 0.001
+
+#: A former life of another URL is looked for this often, and for this much longer than its session lasts: the
+#: broker notices a timeout late.
+FORMER_POLL_S: Final = 0.5
+FORMER_MARGIN_S: Final = 5.0
 
 #: Faust's own services after the drain; nothing of ours is in them.
 FAUST_STOP_S_MAX: Final = 2.0
@@ -115,19 +128,24 @@ class _Worker:
         except ConfigError:
             self.metrics = NoMetrics()
 
-    async def start(self) -> None:
+    async def start(self) -> bool:
+        """False if told to stop before there was anything to drain."""
         config, loop = self.config, asyncio.get_running_loop()
         if config.sabotage.name is not None:
             log.warning("sabotage_on", name=config.sabotage.name, warning="a guarantee is broken on purpose")
         confluent.use_registry(config.registry_url)
         admin = clients.admin(config)
         facts = await loop.run_in_executor(None, preflight.examine, config, admin)
-        await loop.run_in_executor(None, preflight.refuse_second, config, admin)
+        former = await loop.run_in_executor(None, preflight.refuse_second, config, admin)
+        url = await self._open_port(former)
+        if not await self._outlive(former, url, admin):
+            if self.server is not None:
+                await self.server.stop()
+            return False
         producer = clients.transactional(
             config, config.transactional_id, message_bytes_max=facts.message_bytes_max
         )
         await loop.run_in_executor(None, _init, config, producer)
-        url = await self._open_port()
         await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
         self._assemble(facts, admin, producer, url)
         await self.app.start()
@@ -141,19 +159,67 @@ class _Worker:
             partitions=facts.slots.partitions,
             version=__version__,
         )
+        return True
 
-    async def _open_port(self) -> str:
+    async def _open_port(self, former: str | None) -> str:
+        """The URL we are reached at; that of our former life where the port may be any and it is free."""
         config = self.config
         self.server: OwnerServer | None = None
         if config.http_port is None:
             return config.advertised_url or ""
+        port = preflight.former_port(config, former)
+        try:
+            self.server = await self._listen(port)
+        except UnavailableError:
+            if port == config.http_port:
+                raise
+            self.server = await self._listen(config.http_port)
+        return config.advertised_url or self.server.url
+
+    async def _listen(self, port: int) -> OwnerServer:
+        config = self.config
         render: Callable[[], bytes] | None = getattr(self.metrics, "render", None)
         options: dict[str, Any] = {} if render is None else {"metrics": render, "reports_to": self.metrics}
-        self.server = OwnerServer(
-            self.view, host=config.http_host, port=config.http_port, token=config.bearer_token, **options
+        server = OwnerServer(
+            self.view, host=config.http_host, port=port, token=config.bearer_token, **options
         )
-        await self.server.start()
-        return config.advertised_url or self.server.url
+        await server.start()
+        return server
+
+    async def _outlive(self, former: str | None, url: str, admin: AdminClient) -> bool:
+        """Wait until the group has forgotten a former life of another URL; False if told to stop meanwhile.
+
+        Joining earlier would take over its membership together with its URL, and readers would look for this
+        worker where nobody listens. There is no call in the client that removes a member.
+        """
+        if former is None or former == url:
+            return True
+        config, loop = self.config, asyncio.get_running_loop()
+        seconds_max = config.session_timeout_ms / 1000 + FORMER_MARGIN_S
+        log.info(
+            "waiting_for_former_session",
+            instance=config.instance,
+            former_url=former,
+            url=url,
+            seconds_max=seconds_max,
+            why="the group keeps the former URL of this worker until that session has timed out",
+            avoid="keep the URL over restarts: --http-port or REFOLD_WORKER__ADVERTISED_URL",
+        )
+        end = time.monotonic() + seconds_max
+        while former not in (None, url):
+            if time.monotonic() > end:
+                raise UnavailableError(
+                    f"{seconds_max:.0f} s after this worker found it, the group still has a member named"
+                    f" {config.instance!r}, known at {former or 'no URL'}. It is alive where it cannot be"
+                    " reached from here, or had a longer session timeout. Stop it, give this worker its own"
+                    " name (--instance or REFOLD_WORKER__INSTANCE), or start again later"
+                )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.stop.wait(), FORMER_POLL_S)
+                return False
+            self.view.beat = time.monotonic()
+            former = await loop.run_in_executor(None, preflight.refuse_second, config, admin)
+        return True
 
     def _assemble(self, facts: preflight.Facts, admin: AdminClient, producer: Producer, url: str) -> None:
         from refold.agents.app import build
@@ -284,7 +350,8 @@ async def _main(config: EngineConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop.set)
     try:
-        await worker.start()
+        if not await worker.start():
+            return 0
     except KafkaException as raised:
         raise explain(raised, doing="starting the worker", bootstrap=config.bootstrap) from None
     failure = worker.engine.failure
