@@ -177,6 +177,18 @@ def test_d_the_last_writer_is_fenced_after_200_ms_without_progress(clock: list[f
     assert cluster.fenced == ["t-dead", "t-dead"]
 
 
+def test_d_a_worker_that_was_stopped_itself_looks_again_before_it_fences(clock: list[float]) -> None:
+    """Goal: a takeover frozen in the middle (SIGSTOP) does not end the worker that has come back."""
+    cluster = FakeCluster("t-back-again")
+    stall = Stall(cluster, 0, limit_ms=60_000)  # type: ignore[arg-type]
+    stall.waiting("why")
+    clock[0] += 30.0
+    stall.waiting("why")
+    clock[0] += 0.1
+    stall.waiting("why")
+    assert cluster.fenced == []
+
+
 def test_d_without_progress_it_fails_loudly_and_names_the_writer(clock: list[float]) -> None:
     stall = Stall(FakeCluster("t-dead"), 3, limit_ms=1_000)  # type: ignore[arg-type]
     stall.waiting("why")

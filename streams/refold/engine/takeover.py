@@ -37,6 +37,10 @@ UNSTABLE_POLL_MS: Final = 10
 #: InitProducerId waits for the coordinator to end the old transaction: 1.6 s measured.
 FENCE_TIMEOUT_S: Final = 15.0
 
+#: Looks follow each other within milliseconds. A longer pause means that this process itself was stopped:
+#: what it saw before says nothing about now, and the "dead" one may be back and at work.
+LOOK_PAUSE_MS_MAX: Final = 2_000
+
 #: Between two attempts at fencing while there is no progress.
 FENCE_AGAIN_MS: Final = 5_000
 
@@ -216,6 +220,7 @@ class Stall:
         self._limit_s = limit_ms / 1000
         self._fencing = fencing
         self._since: float | None = None
+        self._looked_at = 0.0
         self._fenced_at: float | None = None
         self.waited_s = 0.0
 
@@ -227,7 +232,8 @@ class Stall:
     def waiting(self, why: str) -> None:
         """Call while there is no progress. Raises :class:`UnavailableError` after the limit."""
         now = time.monotonic()
-        if self._since is None:
+        pause_ms, self._looked_at = (now - self._looked_at) * 1000, now
+        if self._since is None or pause_ms > LOOK_PAUSE_MS_MAX:
             self._since = now
             return
         stalled = now - self._since

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from refold.ops.fleet.journalwatch import JournalWatch
@@ -121,10 +122,10 @@ class Reaper:
         armed.write_text(f"{point}:{action}")
         armed.replace(worker.point_path)
         deadline = time.monotonic() + POINT_S_MAX
-        while not hits.exists() and worker.alive and time.monotonic() < deadline:  # noqa: ASYNC110
+        while not (hit := _first_line(hits)) and worker.alive and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S / 10)
-        if hits.exists():
-            row = json.loads(hits.read_text().splitlines()[0])
+        if hit := hit or _first_line(hits):
+            row = json.loads(hit)
             death.point, death.events = row["point"], row["events"]
             return
         worker.point_path.unlink(missing_ok=True)
@@ -148,6 +149,15 @@ class Reaper:
         if not worker.alive:
             death.exit_code = await asyncio.to_thread(worker.wait_end, 5.0)
         death.fenced = death.exit_code == EXIT_FENCED or _log_says_fenced(worker, before)
+
+
+def _first_line(path: Path) -> str:
+    """The first line once it is complete: the file exists a moment before its content does."""
+    try:
+        line, end, _ = path.read_text().partition("\n")
+    except OSError:
+        return ""
+    return line if end else ""
 
 
 _SIGNALS: Final = {

@@ -22,12 +22,16 @@ import aiohttp
 from refold.broker.ports import choose
 from refold.broker.process import Identity
 from refold.broker.watchdog import Watchdog
-from refold.errors import UnavailableError
+from refold.errors import FencedError, TransientError, UnavailableError
 
 #: From start to ready: imports (1.5 s), start jitter, join, restore of a small state. Ten times that.
 READY_S_MAX: Final = 60.0
 #: How often a condition about a process is looked at. Ten looks a second cost nothing.
 POLL_S: Final = 0.1
+#: Ends after which whoever supervises a worker starts it again: fenced, cluster away, try again.
+RESTARTED: Final = frozenset({FencedError.exit_code, UnavailableError.exit_code, TransientError.exit_code})
+#: More of them in one life of a fleet is no accident any more.
+REVIVALS_MAX: Final = 5
 #: What is quoted of a worker's log when it does not start.
 LOG_TAIL_LINES: Final = 15
 
@@ -43,6 +47,7 @@ class WorkerProcess:
         self.port = choose(None)
         self.process: subprocess.Popen[bytes] | None = None
         self.exit_codes: list[int] = []
+        self.revivals = 0
         self._detached = detached
         self._watchdog: Watchdog | None = None
         self._settings = {
@@ -79,6 +84,16 @@ class WorkerProcess:
             with contextlib.suppress(Exception):  # it died at once: wait_ready reports that
                 identity = Identity.of(self.process.pid)
                 self._watchdog = Watchdog(identity.pid, identity.created)
+
+    def revive(self) -> int | None:
+        """Do what a supervisor does: start a worker again that ended by itself in one of the ways in
+        ``RESTARTED``. Its exit code, or ``None`` when there is nothing to do or it must not be hidden."""
+        if self.process is None or self.process.poll() not in RESTARTED or self.revivals >= REVIVALS_MAX:
+            return None
+        code = self.wait_end(0)
+        self.revivals += 1
+        self.start()
+        return code
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; a no-op when the process has ended."""
@@ -155,7 +170,7 @@ class Fleet:
         deadline = time.monotonic() + seconds
         for worker in self.workers:
             while not await worker.ready():
-                dead = not worker.alive
+                dead = not worker.alive and worker.revive() is None
                 if dead or time.monotonic() > deadline:
                     what = "ended while starting" if dead else f"was not ready within {seconds:.0f} s"
                     raise UnavailableError(

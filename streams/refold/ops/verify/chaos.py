@@ -162,6 +162,9 @@ class _Run:
         deadline = time.monotonic() + READY_WAIT_S_MAX
         order = fleet.workers[first:] + fleet.workers[:first]
         while time.monotonic() < deadline:
+            for worker in order:
+                if (code := worker.revive()) is not None:
+                    self.say(f"            {worker.name} ended with exit code {code}; started again")
             ready = [worker for worker in order if await worker.ready()]
             owning = set((await asyncio.to_thread(self._owners)).values())
             candidates = [worker for worker in ready if worker.name in owning]
