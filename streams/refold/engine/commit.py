@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from confluent_kafka import KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from refold.engine import history, rows
 from refold.engine.commitmeta import CommitMeta, read_group_meta
@@ -131,6 +131,7 @@ class Transactor:
         #: Group metadata must be read after this: the last time the broker refused it, or we were not a
         #: member.
         self._metadata_after = 0.0
+        self._sent_member = ""
 
     def commit(self, overlay: Overlay) -> Committed | Aborted:
         """Raises :class:`FencedError`, :class:`UnavailableError` (outcome unknown) and
@@ -163,9 +164,13 @@ class Transactor:
                         " acls` prints"
                         " the rules"
                     ) from None
-                ruled = verdict(error)
-                reason = f"{error.name()}: {error.str()}"
                 self._metadata_after = time.monotonic()
+                ruled = verdict(error)
+                if error.code() == KafkaError.FENCED_INSTANCE_ID and self._joined_anew():
+                    # Fenced by ourselves: we left the group and came back between reading the metadata and
+                    # sending it.
+                    ruled = Verdict.RESEND
+                reason = f"{error.name()}: {error.str()}"
                 if ruled is Verdict.FATAL:
                     raise self._fenced(reason) from None
                 self._abort(overlay)
@@ -184,6 +189,11 @@ class Transactor:
             self._reach("after_write_batch")
             return Committed(tails, failures, resent, ended - started, ended - written_from, self._queue_full)
         return Aborted(reason)
+
+    def _joined_anew(self) -> bool:
+        """Whether our membership is another now than the one last sent."""
+        metadata = self._group_metadata(self._metadata_after)
+        return metadata is not None and read_group_meta(metadata).member_id not in ("", self._sent_member)
 
     def _unchanged(self, overlay: Overlay) -> bool:
         return all(self._ownership.epoch(p) == part.epoch for p, part in overlay.parts.items())
@@ -360,9 +370,11 @@ class Transactor:
             )
         while True:
             metadata = self._group_metadata(self._metadata_after)
-            if metadata is None or not read_group_meta(metadata).joined:
+            member = None if metadata is None else read_group_meta(metadata)
+            if member is None or not member.joined:
                 self._metadata_after = time.monotonic()
                 return False
+            self._sent_member = member.member_id
             try:
                 self._producer.send_offsets_to_transaction(offsets, metadata, CALL_TIMEOUT_S)
                 return True

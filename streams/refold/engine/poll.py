@@ -163,7 +163,7 @@ class Poller:
         """
         with self._metadata_changed:
             while self._metadata_at <= newer_than:
-                if self._stopping.is_set() and not self._thread.is_alive():
+                if not self._thread.is_alive():
                     return None
                 self._metadata_wanted = True
                 self._metadata_changed.wait(POLL_S)
