@@ -42,7 +42,8 @@ class Suite:
 
 
 #: Budgets are about one and a half times what a suite takes on a 2-core machine that is not idle, so that a
-#: busy CI host does not fail what is right; a test keeps their sum within TOTAL_BUDGET_S. Cheap and telling first.
+#: busy CI host does not fail what is right; a test keeps their sum within TOTAL_BUDGET_S. Cheap and telling
+#: first.
 SUITES: tuple[Suite, ...] = (
     Suite("lint", 90, (), "make lint: ruff, mypy --strict, import contracts, tidiness"),
     Suite("unit", 70, (), "every file no other suite claims: core, settings, pure parts of ops and demo"),
