@@ -100,7 +100,8 @@ class Points:
     def begin(self, events: int) -> None:
         """A commit of ``events`` folded events begins: look whether a point was armed since the last one."""
         self._events = events
-        if self._file is not None and self._file.exists():
+        # A commit without events (a claim, a forward) is not what whoever armed the point waits for.
+        if events and self._file is not None and self._file.exists():
             spec = self._file.read_text()
             self._file.unlink(missing_ok=True)
             self._arm(spec)
