@@ -121,7 +121,6 @@ class Transactor:
         self._ownership = ownership
         self._group_metadata = group_metadata
         self._points = points
-        self._points = points
         self._reach = points.reach
         self._during = points.during
         self._sabotage = sabotage
