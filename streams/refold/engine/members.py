@@ -3,20 +3,18 @@ Blocks."""
 
 from __future__ import annotations
 
-import http.client
 from dataclasses import asdict, dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from refold.engine import group
+from refold.engine.probe import ask
 from refold.topology.failures import explain
 from refold.topology.names import TopicNames
 
 REQUEST_TIMEOUT_S: Final = 10.0
-PROBE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +56,5 @@ def look(admin: AdminClient, prefix: str, bootstrap: str) -> list[Member]:
 
 
 def _ready(url: str) -> bool | None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return None
-    make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = make(parts.hostname, parts.port, timeout=PROBE_TIMEOUT_S)
-    try:
-        connection.request("GET", f"{parts.path.rstrip('/')}/healthz/ready")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
+    answer = ask(url, "/healthz/ready")
+    return None if answer is None else answer[0] == 200

@@ -8,7 +8,6 @@ operation.
 
 from __future__ import annotations
 
-import http.client
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from refold.core.slots import SlotMap
 from refold.engine import group
 from refold.engine.config import START_CALL_TIMEOUT_MS, EngineConfig
 from refold.engine.kafkaerrors import error_of
+from refold.engine.probe import ask
 from refold.engine.restore import TopicFacts
 from refold.engine.step import Limits
 from refold.errors import ConfigError, PermissionDenied, RefoldError
@@ -29,9 +29,6 @@ from refold.topology.failures import explain
 #: Broker defaults, used where a cluster does not say.
 MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
-
-#: A live worker answers its health check in milliseconds; a stopped or dead one not at all.
-PROBE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +183,13 @@ def former_port(config: EngineConfig, former: str | None) -> int:
 
 def answers(url: str, instance: str) -> bool:
     """Whether a worker of that instance name answers its health check at ``url``."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    answer = ask(url, "/healthz/live")
+    if answer is None:
         return False
-    make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = make(parts.hostname, parts.port, timeout=PROBE_TIMEOUT_S)
     try:
-        connection.request("GET", f"{parts.path.rstrip('/')}/healthz/live")
-        body: Any = orjson.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException, ValueError):
+        body: Any = orjson.loads(answer[1])
+    except ValueError:
         return False
-    finally:
-        connection.close()
     found = (
         body.get("instance", (body.get("detail") or {}).get("instance")) if isinstance(body, dict) else None
     )
