@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.cluster import Cluster, by_key
+from engine.cluster import Cluster, by_key, wait_for
 from engine.traffic import Sent
 from refold.core.evolve import evolve
 from refold.core.session import initial
@@ -23,6 +23,9 @@ def differences(cluster: Cluster, sent: Sent) -> list[str]:
     """Every difference found, worst first; empty when all is as it must be."""
     found: list[str] = []
     topics, slots = cluster.topics, SlotMap(cluster.partitions)
+    # Markers of the last commits may still be on their way, each partition's on its own.
+    outputs = (topics.journal, topics.state, topics.history, topics.rejected)
+    wait_for("the last transactions to end", lambda: cluster.stable(*outputs))
     journal = cluster.read(topics.journal)
     seen: Counter[str] = Counter()
     folded: dict[bytes, bytes | None] = {}

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from refold.topology.names import TopicNames
 
@@ -123,6 +124,16 @@ class Cluster:
             for member in description.members
             if member.assignment is not None
         }
+
+    def stable(self, *topics: str) -> bool:
+        """Whether no transaction is open on the topics: stable ends equal high watermarks."""
+        everything = [TopicPartition(topic, number) for topic in topics for number in range(self.partitions)]
+        ends = []
+        for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+            request = {tp: OffsetSpec.latest() for tp in everything}
+            answer = self.admin.list_offsets(request, isolation_level=isolation)
+            ends.append({(tp.topic, tp.partition): future.result(10).offset for tp, future in answer.items()})
+        return ends[0] == ends[1]
 
     def inbox_ends(self) -> dict[int, int]:
         """One past the last *data* record of each inbox partition (markers of forwards not counted)."""
