@@ -26,6 +26,9 @@ CONFIGS = {
     "state": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
     "history": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
     "rejected": {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "1179648"},
+    "batches": {"message.timestamp.type": "LogAppendTime"},
+    "generations": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
+    "review": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
 }
 
 

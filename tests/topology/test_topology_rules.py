@@ -21,6 +21,7 @@ from refold.topology.validate import problems
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ("dev", "test", "prod")
+KINDS = ("inbox", "journal", "state", "history", "rejected", "batches", "generations", "review")
 
 
 def live_of(topology: Topology, **changes: Any) -> dict[str, LiveTopic]:
@@ -62,9 +63,7 @@ def test_what_ships_is_valid(environment: str) -> None:
 
 def test_names() -> None:
     names = TopicNames("team")
-    assert [names.inbox, names.journal, names.state, names.history, names.rejected] == [
-        f"team.{kind}" for kind in ("inbox", "journal", "state", "history", "rejected")
-    ]
+    assert [getattr(names, kind) for kind in KINDS] == [f"team.{kind}" for kind in KINDS]
     assert (names.group, names.transactional_id("w-0")) == ("team", "team-w-0")
     assert [Topology.load("team").full_name(t.name) for t in Topology.load("team").topics][:3] == [
         names.inbox,
@@ -89,6 +88,7 @@ def set_config(key: str, value: str) -> Callable[[dict[str, Any]], None]:
         ("V4-bytes", "topics/journal.yaml", set_config("retention.bytes", "1000000")),
         ("V5-size", "topics/journal.yaml", set_config("max.message.bytes", "1114112")),
         ("V5-size", "topics/state.yaml", set_config("max.message.bytes", "900000")),
+        ("V5-size", "topics/batches.yaml", set_config("max.message.bytes", "1179648")),
         ("V6-time", "topics/inbox.yaml", set_config("message.timestamp.type", "CreateTime")),
         ("V7-insync", "environments/dev.yaml", lambda d: d.update(min_insync_replicas=2)),
         (
@@ -105,6 +105,7 @@ def set_config(key: str, value: str) -> Callable[[dict[str, Any]], None]:
         ("V7-replicas", "environments/dev.yaml", lambda d: d.update(enforce_durability=True)),
         ("V8-roles", "topics/inbox.yaml", lambda d: d["producers"].append("ghost")),
         ("V8-writers", "topics/journal.yaml", lambda d: d["producers"].append("producer")),
+        ("V8-writers", "topics/generations.yaml", lambda d: d["producers"].append("producer")),
         ("V9-lock", "topics/state.yaml", lambda d: d.update(key="session")),
         ("V9-lock", "groups.yaml", lambda d: d["group"].update(transactional_id="{instance}")),
     ],
@@ -142,9 +143,7 @@ def test_an_agreeing_cluster_has_no_diff() -> None:
 def test_an_empty_cluster_gets_all_topics() -> None:
     topology = Topology.load("p", partitions=6)
     plan = compare(topology, {}, brokers=1)
-    assert [(c.action, c.topic) for c in plan.changes] == [
-        ("create", f"p.{kind}") for kind in ("inbox", "journal", "state", "history", "rejected")
-    ]
+    assert [(c.action, c.topic) for c in plan.changes] == [("create", f"p.{kind}") for kind in KINDS]
     assert not plan.refused
 
 
@@ -246,6 +245,7 @@ def test_acls_are_least_privilege() -> None:
     producer = [line for line in lines if "User:refold-producer" in line]
     assert producer == [
         "--add --allow-principal User:refold-producer --operation Write --topic p.inbox",
+        "--add --allow-principal User:refold-producer --operation Write --topic p.batches",
         "--add --allow-principal User:refold-producer --operation Describe --group p",
     ]
     assert not any("--operation All" in line or "--topic *" in line for line in lines)

@@ -37,6 +37,18 @@ class TopicNames:
         return f"{self.prefix}.rejected"
 
     @property
+    def batches(self) -> str:
+        return f"{self.prefix}.batches"
+
+    @property
+    def generations(self) -> str:
+        return f"{self.prefix}.generations"
+
+    @property
+    def review(self) -> str:
+        return f"{self.prefix}.review"
+
+    @property
     def group(self) -> str:
         """The workers' consumer group, which is also the application id."""
         return self.prefix

@@ -137,4 +137,6 @@ def _kept(config: dict[str, str]) -> str:
     if config["cleanup.policy"] == "compact":
         return f"latest per key; tombstones {int(config['delete.retention.ms']) // _HOUR_MS} h"
     value = int(config["retention.ms"])
-    return "for ever" if value == -1 else f"{value // _DAY_MS} days"
+    if value == -1:
+        return "for ever"
+    return f"{value // _HOUR_MS} h" if value <= _DAY_MS else f"{value // _DAY_MS} days"

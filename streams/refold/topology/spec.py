@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-TopicKind = Literal["inbox", "journal", "state", "history", "rejected"]
+TopicKind = Literal["inbox", "journal", "state", "history", "rejected", "batches", "generations", "review"]
 TopicOperation = Literal["Alter", "AlterConfigs", "Create", "Delete", "DescribeConfigs"]
 
 

@@ -19,8 +19,12 @@ HEADER_ROOM_BYTES: Final = 64 * 1024
 STATE_RECORD_BYTES_MAX: Final = 900 * 1024
 #: Rule Z rebuilds a local copy older than ``delete.retention.ms`` - 1 h; below this none could be caught up.
 DELETE_RETENTION_MS_MIN: Final = 2 * HOUR_MS
-COMPACTED: Final = frozenset({"state", "history"})
-ALL_TOPICS: Final = frozenset({"inbox", "journal", "state", "history", "rejected"})
+COMPACTED: Final = frozenset({"state", "history", "generations", "review"})
+ALL_TOPICS: Final = frozenset(
+    {"inbox", "journal", "state", "history", "rejected", "batches", "generations", "review"}
+)
+#: Topics that others than the worker write to: it judges what they hold.
+SOURCES: Final = frozenset({"inbox", "batches"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Problem:
 def problems(topology: Topology) -> list[Problem]:
     """Every violated rule, in a stable order; empty when the topology may be applied."""
     if missing := list(_complete(topology)):
-        return missing  # the other rules look at all five
+        return missing  # the other rules look at all of them
     return [
         *_partitions(topology),
         *_cleanup(topology),
@@ -52,7 +56,7 @@ def problems(topology: Topology) -> list[Problem]:
 
 
 def _complete(topology: Topology) -> Iterator[Problem]:
-    """V1: all five topics are described, and nothing else."""
+    """V1: all topics are described, and nothing else."""
     for name in sorted(ALL_TOPICS - {topic.name for topic in topology.topics}):
         yield Problem("V1-complete", name, "the topic has no file in topology/topics")
 
@@ -72,7 +76,7 @@ def _partitions(topology: Topology) -> Iterator[Problem]:
 
 
 def _cleanup(topology: Topology) -> Iterator[Problem]:
-    """V3: state and history are compacted only; the log of record and the inbox never are."""
+    """V3: changelogs and the review list are compacted only; the log of record and the sources never are."""
     for topic in topology.topics:
         policy = topic.config.get("cleanup.policy")
         wanted = "compact" if topic.name in COMPACTED else "delete"
@@ -122,13 +126,13 @@ def _retention(topology: Topology) -> Iterator[Problem]:
 
 def _sizes(topology: Topology) -> Iterator[Problem]:
     """V5: what one topic accepts, the next in line accepts with its additional headers."""
-    inbox = topology.topic("inbox").number("max.message.bytes") or 0
-    for name in ("journal", "rejected"):
+    for source, name in (("inbox", "journal"), ("inbox", "rejected"), ("batches", "rejected")):
+        before = topology.topic(source).number("max.message.bytes") or 0
         limit = topology.topic(name).number("max.message.bytes") or 0
-        if limit < inbox + HEADER_ROOM_BYTES:
+        if limit < before + HEADER_ROOM_BYTES:
             text = (
-                f"max.message.bytes {limit} must be at least the inbox's + {HEADER_ROOM_BYTES} ="
-                f" {inbox + HEADER_ROOM_BYTES}"
+                f"max.message.bytes {limit} must be at least that of {source} + {HEADER_ROOM_BYTES} ="
+                f" {before + HEADER_ROOM_BYTES}"
             )
             yield Problem("V5-size", name, text)
     state = topology.topic("state").number("max.message.bytes") or 0
@@ -174,7 +178,7 @@ def _roles(topology: Topology) -> Iterator[Problem]:
         for role in (*topic.producers, *topic.consumers, *topic.observers):
             if role not in roles:
                 yield Problem("V8-roles", topic.name, f"{role!r} is no role of topology/groups.yaml")
-        if topic.name != "inbox" and topic.producers != ("worker",):
+        if topic.name not in SOURCES and topic.producers != ("worker",):
             yield Problem(
                 "V8-writers", topic.name, "only the worker may write it: others would break exactly-once"
             )

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -33,6 +33,7 @@ from refold.ops.verify.traffic import Traffic
 from refold.settings import Settings
 from refold.topology import Topology
 from refold.topology.names import TopicNames
+from refold.topology.spec import TopicKind
 
 Say = Callable[[str], None]
 
@@ -235,7 +236,7 @@ class _Run:
         return changes
 
     def _delete(self) -> None:
-        topics = [getattr(self.names, n) for n in ("inbox", "journal", "state", "history", "rejected")]
+        topics = [getattr(self.names, n) for n in get_args(TopicKind)]
         for future in (
             *self.admin.delete_topics(topics).values(),
             *self.admin.delete_consumer_groups([self.names.group]).values(),
