@@ -1,4 +1,7 @@
-"""Decoded sessions, least recently used first out, bounded by bytes.
+"""Decoded sessions, bounded by bytes; what was not asked for lately goes first.
+
+Second chance instead of a strict order of use: a hit sets a flag and moves nothing, the eviction takes the
+oldest entries and lets those with the flag live once more.
 
 Invariants: an entry with unconfirmed changes (touched by an overlay that is not committed) is never evicted,
 because the disk does not have them yet; an abort drops every entry its overlays touched, because the mutable
@@ -8,10 +11,11 @@ session inside has gone on. The unconfirmed ones are bounded by the overlay limi
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from refold.engine.history import Tail
+from refold.wire.plain import Marks
 
 #: A decoded session against its encoded bytes: message payloads are kept as bytes and spliced, the objects
 #: around them cost about as much again (measured with tracemalloc over conversations of 8 messages).
@@ -24,7 +28,17 @@ ENTRY_BYTES: Final = 2_000
 class Entry:
     """A session in memory. ``session`` is mutable and owned by the engine; it never leaves it."""
 
-    __slots__ = ("encoded_bytes", "key", "partition", "session", "size", "tail", "unconfirmed")
+    __slots__ = (
+        "encoded_bytes",
+        "key",
+        "marks",
+        "partition",
+        "session",
+        "size",
+        "tail",
+        "unconfirmed",
+        "used",
+    )
 
     def __init__(self, key: bytes, partition: int, session: Any, tail: Tail, encoded_bytes: int) -> None:
         self.key = key
@@ -36,6 +50,10 @@ class Entry:
         self.size = ENTRY_BYTES + encoded_bytes * DECODED_PER_ENCODED
         #: Overlays that touched it and are not committed: 0, 1 or 2.
         self.unconfirmed = 0
+        #: Asked for since the eviction last came by.
+        self.used = False
+        #: What plain records of this session look like, made when the first one comes.
+        self.marks: Marks | None = None
 
 
 class SessionCache:
@@ -47,6 +65,8 @@ class SessionCache:
         self.bytes = 0
         self.hits = 0
         self.misses = 0
+        #: The entry of a key or ``None``, without counting or marking it as used.
+        self.peek: Callable[[bytes], Entry | None] = self._entries.get
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,12 +79,9 @@ class SessionCache:
         if entry is None:
             self.misses += 1
             return None
-        self._entries.move_to_end(key)
+        entry.used = True
         self.hits += 1
         return entry
-
-    def peek(self, key: bytes) -> Entry | None:
-        return self._entries.get(key)
 
     def put(self, entry: Entry) -> None:
         old = self._entries.pop(entry.key, None)
@@ -100,13 +117,19 @@ class SessionCache:
             self._evict()
 
     def _evict(self) -> None:
-        # Down to 7/8, so that walking the keys is paid once per many insertions. Unconfirmed entries were
-        # touched a moment ago and sit at the young end: walking from the old end meets few of them.
+        # Down to 7/8, so that walking the keys is paid once per many insertions. What was used is moved to
+        # the young end; a second round meets nothing that is both used and evictable.
         target = self._bytes_max - self._bytes_max // 8
-        for key in list(self._entries):
-            if self.bytes <= target:
-                return
-            entry = self._entries[key]
-            if entry.unconfirmed == 0:
+        for _ in range(2):
+            for key in list(self._entries):
+                if self.bytes <= target:
+                    return
+                entry = self._entries[key]
+                if entry.unconfirmed:
+                    continue
+                if entry.used:
+                    entry.used = False
+                    self._entries.move_to_end(key)
+                    continue
                 del self._entries[key]
                 self.bytes -= entry.size

@@ -24,8 +24,9 @@ _PLAIN_END: Final = b"\x00" * 12
 _RESULT: Final = b"\x00\x08tool\x02\x16tool_result\x02\x00\x02"
 
 
-def read_plain(body: bytes) -> MessageAppended | None:
-    """The event in ``body`` if its content is one plain text, else None: then the compiled reader decides.
+def plain_fields(body: bytes) -> tuple[str, str | None, str, str | None] | None:
+    """(message id, parent id, role, replaces) if the content of ``body`` is one plain text, else None: then
+    the compiled reader decides.
 
     Never raises for bytes that are wrong; it answers None, and the compiled reader says what is wrong.
     """
@@ -65,13 +66,20 @@ def read_plain(body: bytes) -> MessageAppended | None:
         end = at + length
         body[at:end].decode()
         if body[end:] == _PLAIN_END:
-            return MessageAppended(message_id, parent_id, role, body)
+            return message_id, parent_id, role, None
         if body[end : end + 3] != _END_PART:
             return None
-        replaces = _read_rest(body, end + 3)
+        return message_id, parent_id, role, _read_rest(body, end + 3)
     except (ValueError, IndexError):
         return None
-    return MessageAppended(message_id, parent_id, role, body, replaces=replaces)
+
+
+def read_plain(body: bytes) -> MessageAppended | None:
+    """The event in ``body`` if :func:`plain_fields` can read it."""
+    fields = plain_fields(body)
+    if fields is None:
+        return None
+    return MessageAppended(fields[0], fields[1], fields[2], body, replaces=fields[3])
 
 
 def result_body(message_id: str, data: bytes) -> bytes:

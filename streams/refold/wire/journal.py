@@ -37,6 +37,11 @@ def _hot() -> tuple[bytes, Reader]:
     return registry().get(SUBJECT).frame, newest().read
 
 
+def journal_frame() -> bytes:
+    """What a journal record begins with."""
+    return _hot()[0]
+
+
 def journal_value(seq: int, time_ms: int, partition: int, offset: int, env: Envelope) -> bytes:
     """The framed journal record of an accepted event.
 

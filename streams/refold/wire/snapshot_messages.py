@@ -64,6 +64,23 @@ def encode_message(message: Message) -> bytes:
     return enc
 
 
+def encode_plain(message: Message, seq: bytes, time_ms: bytes) -> None:
+    """:func:`encode_message` of a message that answers nothing and has its body, with two of its numbers
+    encoded already."""
+    actor = message.actor
+    message.enc = b"".join(
+        (
+            seq,
+            time_ms,
+            text(message.parent),
+            NULL if actor is None else SOME + text(actor),
+            _PLAIN[message.turn_start],
+            number(message.size),
+            message.body,  # type: ignore[arg-type]
+        )
+    )
+
+
 def read_message(cursor: Cursor) -> Message:
     data = cursor.data
     start = cursor.at
