@@ -1,15 +1,16 @@
-"""One session: writes and reads together."""
+"""One session: writes, reads and tools together."""
 
 from __future__ import annotations
 
 from refold.client.connection import Connection
 from refold.client.publishing import Publisher
 from refold.client.reads import SessionReads
+from refold.client.tools.session_tools import SessionTools
 from refold.client.writes import SessionWrites
 from refold.core.slots import make_key
 
 
-class Session(SessionWrites, SessionReads):
+class Session(SessionWrites, SessionReads, SessionTools):
     """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of
     one client share its send queue and what it saw accepted."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -285,6 +285,7 @@ class SessionWrites:
         duration_ms: int | None = None,
         result_message_id: str | None = None,
         reconciled: bool = False,
+        extra: bytes | None = None,
         **options: Any,
     ) -> Receipt:
         """Record that the call ran to its end. ``is_error``: it ran, and its answer is an error."""
@@ -299,6 +300,7 @@ class SessionWrites:
             "duration_ms": duration_ms,
             "message_id": result_message_id,
             "reconciled": reconciled,
+            "extra": extra,
         }
         return await self.publish("ToolCallCompleted", payload, **options)
 
@@ -344,6 +346,31 @@ class SessionWrites:
         """Record that nobody can tell whether the call took effect. It is never re-run by itself."""
         payload = {"operation_id": operation_id, "attempt": call_attempt, "reason": reason}
         return await self.publish("ToolCallOutcomeUnknown", payload, **options)
+
+    async def tool_reconciled(
+        self,
+        operation_id: str,
+        outcome: Literal["claimed", "not_done"],
+        *,
+        holder: str,
+        call_attempt: int,
+        lease_ms: int = 0,
+        detail: str | None = None,
+        **options: Any,
+    ) -> Receipt:
+        """Look after a started call: ``claimed`` takes it over when its lease is over, or renews one's own;
+        ``not_done`` says that its attempt is *known* not to have taken effect, by its holder or as the ruling
+        on an unknown one. Only then may the next attempt start. ``session.reconcile`` does all of this.
+        """
+        payload = {
+            "operation_id": operation_id,
+            "attempt": call_attempt,
+            "holder": holder,
+            "lease_ms": lease_ms,
+            "outcome": outcome,
+            "detail": detail,
+        }
+        return await self.publish("ToolCallReconciled", payload, **options)
 
 
 def _parts(content: ResultContent) -> list[Part]:

@@ -1,0 +1,208 @@
+"""Getting the right to run an operation, or finding out why there is nothing to run.
+
+See the picture in :mod:`refold.client.tools.operation`. Every round reads the row as committed, takes the one
+step that its state allows, and either ends or reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from refold.client.connection import now_ms
+from refold.client.receipts import Receipt
+from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
+from refold.client.tools.aftermath import in_background
+from refold.client.tools.archive import Archive, archive_of, may_have_forgotten
+from refold.client.tools.declare import needs_approval
+from refold.client.tools.keys import idempotency_key
+from refold.client.tools.lookups import ask
+from refold.client.tools.operation import Grant, Operation
+from refold.client.tools.outcomes import CallOutcome, Done, Lookup
+from refold.client.tools.points import POINTS
+from refold.client.tools.record import record_done, record_unknown
+from refold.client.tools.rows import Row, archived_outcome, find_row, outcome_of
+from refold.client.tools.verdicts import stricter
+from refold.errors import InvariantViolation, RefoldError, TransientError
+
+#: Rounds without waiting for anybody. Each one that does not end means that another runner was faster; a
+#: handful of runners of one call settle it in as many rounds.
+ROUNDS_MAX: Final = 100
+
+#: While another runner holds the call, its row is looked at again at least this often.
+HOLDER_LOOK_S: Final = 2.0
+#: And not more often than this, when the worker answers at once that nothing is new.
+HOLDER_PAUSE_S: Final = 0.05
+
+#: Attempts ended by "not done" on recovery, after which a person decides: the tool may be what kills its
+#: runner. Above ATTEMPTS_MAX, so that declared retries never meet it.
+RECOVERED_ATTEMPTS_MAX: Final = 12
+
+
+class _Held(Exception):
+    """Another runner holds the call and the caller does not want to wait."""
+
+
+async def acquire(op: Operation) -> Grant | CallOutcome | None:
+    """The right to run, or the outcome there is. ``None``: another runner holds it and ``op.patient`` is off.
+
+    Raises :class:`Refused` when the fold does not take the call at all (other arguments under the same
+    operation id, a closed session, too many open calls), TransientError when nothing answers.
+    """
+    rounds = 0
+    while rounds < ROUNDS_MAX:
+        rounds += 1
+        view = await op.session.state()
+        row = find_row(view, op.operation_id, op.call_id, op.message_id)
+        if row is None or (not row["declared"] and row["state"] not in FINAL_CALL_STATES):
+            found = await _begin(op, view, row)
+        elif row["state"] in FINAL_CALL_STATES or row["state"] in ("unknown", "awaiting_approval"):
+            return await outcome_of(op.session, row)
+        elif row["state"] == "intended":
+            found = await _resume(op, row)
+        else:
+            waits = lease_left_ms(op, row)
+            if waits > 0:
+                if not op.patient:
+                    return None
+                await _wait(op, view, waits)
+                rounds = 0
+                continue
+            try:
+                found = await _take_over(op, row, view)
+            except _Held:
+                return None
+        if found is not None:
+            return found
+    raise does_not_settle(op)
+
+
+def does_not_settle(op: Operation) -> InvariantViolation:
+    return InvariantViolation(
+        f"operation {op.operation_id} did not settle in {ROUNDS_MAX} rounds: report this as a bug of refold"
+    )
+
+
+def lease_left_ms(op: Operation, row: Row) -> int:
+    """Until the row's lease is over, by the broker's clock as far as we know it."""
+    return int((row["lease_until_ms"] or 0) - (now_ms() + op.skew_ms))
+
+
+async def _wait(op: Operation, view: SnapshotView | None, waits_ms: int) -> None:
+    """Until the session moves on, the lease is over, or it is time to look again."""
+    seconds = min(waits_ms / 1000, HOLDER_LOOK_S)
+    pause = min(seconds, HOLDER_PAUSE_S)
+    await asyncio.sleep(pause)
+    if seconds > pause:
+        try:
+            await op.session.state(min_seq=(0 if view is None else view.seq) + 1, timeout=seconds - pause)
+        except TransientError:
+            return  # Nothing new.
+
+
+async def _begin(op: Operation, view: SnapshotView | None, row: Row | None) -> Grant | CallOutcome | None:
+    """No intent yet: record it, and at once the start, so that both are ruled on in one commit."""
+    archive: Archive | None = None
+    if row is None and may_have_forgotten(view) and view is not None:
+        archive = archive_of(op.session._connection, op.session.key)
+        await archive.read(op.session, view.seq)
+        if (seq := archive.outcome_seq(op.operation_id)) is not None:
+            return await archived_outcome(op.session, op.operation_id, op.tool, seq)
+    approval = await needs_approval(op.approval, op.values)
+    POINTS.reach("before_intent", op.operation_id, op.tool)
+    intent = await op.intend(approval_required=approval)
+    POINTS.reach("after_intent", op.operation_id, op.tool)
+    if approval:
+        asked = await op.send(lambda: op.session.request_approval(op.operation_id, **op.options()))
+        await op.rule(intent)
+        await op.rule(asked)
+        return None
+    if archive is not None and archive.outcome_seq(op.operation_id) is None:
+        ruling = await op.rule(intent)
+        # What came between our look and the intent: another process may have run it, and 32 others since.
+        if ruling.accepted and ruling.seq is not None:
+            await archive.read(op.session, ruling.seq - 1)
+            if (seq := archive.outcome_seq(op.operation_id)) is not None:
+                first = await archived_outcome(op.session, op.operation_id, op.tool, seq)
+                return await record_done(
+                    op, first.attempt, list(first.content), None, is_error=first.is_error
+                )
+    return await _start(op, 1, intent)
+
+
+async def _resume(op: Operation, row: Row) -> Grant | CallOutcome | None:
+    """An intent that was never started, was approved, or whose last attempt is known to be not done."""
+    if row["approval"] in ("required", "requested"):
+        asked = await op.send(lambda: op.session.request_approval(op.operation_id, **op.options()))
+        await op.rule(asked)
+        return None
+    return await _start(op, row["attempt"] + 1, None)
+
+
+async def _start(op: Operation, attempt: int, intent: Receipt | None) -> Grant | None:
+    """``None``: another runner was faster."""
+    POINTS.reach("before_started", op.operation_id, op.tool)
+    receipt, sent_at = await op.start(attempt)
+    try:
+        intended = None if intent is None else await op.rule(intent)
+        started = await op.rule(receipt)
+    except BaseException:
+        # Cancelled, or the intent was refused (other arguments under this id) and the start hit the other
+        # call. Either way nothing runs: say so, or it would be asked about when the lease is over.
+        in_background(_give_back(op, attempt, receipt))
+        raise
+    if not started.in_effect:
+        return None
+    if intended is not None and not intended.in_effect:
+        await _give_back(op, attempt, receipt)
+        return None
+    lease = op.lease(attempt, sent_at).start()
+    POINTS.reach("after_started", op.operation_id, op.tool)
+    return Grant(op, attempt, idempotency_key(op.operation_id, attempt), lease, fresh=True)
+
+
+async def _give_back(op: Operation, attempt: int, receipt: Receipt) -> None:
+    with contextlib.suppress(RefoldError):
+        if (await receipt.ruling()).in_effect:
+            await op.not_done(attempt, "the body did not begin")
+
+
+async def _take_over(op: Operation, row: Row, view: SnapshotView | None) -> Grant | CallOutcome | None:
+    """A started call whose lease is over: claim it, then decide by what may have happened."""
+    attempt = row["attempt"]
+    POINTS.reach("before_claim", op.operation_id, op.tool)
+    receipt, sent_at = await op.claim(attempt)
+    ruling = await op.rule(receipt)
+    if not ruling.in_effect:
+        if ruling.code == "lease_held":
+            if not op.patient:
+                raise _Held
+            await _wait(op, view, max(1, (row["lease_until_ms"] or 0) - receipt.append_time_ms))
+        return None
+    lease = op.lease(attempt, sent_at).start()
+    keep = False
+    try:
+        POINTS.reach("after_claim", op.operation_id, op.tool)
+        key = idempotency_key(op.operation_id, attempt)
+        if stricter(op.effect, row["effect"]) != "external":
+            keep = True
+            return Grant(op, attempt, key, lease, fresh=False)
+        answer = await ask(op.lookup, key)
+        POINTS.reach("after_lookup", op.operation_id, op.tool)
+        if isinstance(answer.answer, Done):
+            return await record_done(
+                op, attempt, answer.answer.result, None, is_error=answer.answer.is_error, reconciled=True
+            )
+        if answer.answer is Lookup.NOT_DONE:
+            if attempt < RECOVERED_ATTEMPTS_MAX:
+                await op.not_done(attempt, "the external system says so")
+                POINTS.reach("after_not_done", op.operation_id, op.tool)
+                return None
+            return await record_unknown(
+                op, attempt, f"not done after {attempt} attempts whose runners ended: somebody should look"
+            )
+        return await record_unknown(op, attempt, answer.why)
+    finally:
+        if not keep:
+            await lease.stop()

@@ -1,0 +1,103 @@
+"""Operations whose rows have left the ledger: the same key is recognised for ever all the same.
+
+The ledger holds every open call and the newest ``CLOSED_CALLS_MAX`` closed ones (L7). A key that is used
+again after its row has gone would be accepted as a new call and run twice. So when an operation has no row,
+and rows may have left this session's ledger, the session's own journal is asked: once from its beginning,
+afterwards only for what came since. Sessions with few calls, and calls whose message is in the ledger, never
+ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections import OrderedDict
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from refold.client.connection import Connection
+from refold.client.events import SessionEvent
+from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
+from refold.core.limits import CLOSED_CALLS_MAX, TOOLS_BYTES_MAX
+
+if TYPE_CHECKING:
+    from refold.client.session import Session
+
+#: Sessions whose operations one client remembers: with ARCHIVED_CALLS_MAX entries of about 150 bytes each at
+#: most 100 MB, in practice a few.
+ARCHIVED_SESSIONS_MAX: Final = 64
+#: Operations remembered per session; a session with more is read from its beginning each time.
+ARCHIVED_CALLS_MAX: Final = 10_000
+
+#: A ledger whose rows' texts are below this has dropped none for their bytes: dropping stops at the limit,
+#: and the largest row (arguments 4 KiB, summary and error 1 KiB each, ids) is a twentieth of it.
+QUIET_BYTES: Final = TOOLS_BYTES_MAX // 2
+
+#: Events that say how a call ended.
+OUTCOMES: Final = frozenset({"ToolCallCompleted", "ToolCallFailed", "ToolCallDenied"})
+
+
+def may_have_forgotten(view: SnapshotView | None) -> bool:
+    """Whether rows may have left this ledger."""
+    if view is None:
+        return False
+    rows = view.data["tools"]
+    closed = sum(1 for row in rows if row["state"] in FINAL_CALL_STATES)
+    texts = sum(len(value.encode()) for row in rows for value in row.values() if isinstance(value, str))
+    return closed >= CLOSED_CALLS_MAX or texts >= QUIET_BYTES
+
+
+class Archive:
+    """Declared operations of one session up to an event, and where their outcomes lie."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        #: Digest of the operation id → seq of its outcome, 0 while there is none.
+        self._known: dict[bytes, int] = {}
+
+    async def read(self, session: Session, upto: int) -> None:
+        """Take in the events up to ``upto``."""
+        if upto < self.seq or len(self._known) > ARCHIVED_CALLS_MAX:
+            # The session was deleted and began anew, or is too long to be remembered.
+            self.seq = 0
+            self._known.clear()
+        if upto == self.seq:
+            return
+        async with aclosing(session.events(after=self.seq, limit=upto - self.seq)) as source:
+            async for event in source:
+                self._take(event)
+                self.seq = event.seq
+
+    def _take(self, event: SessionEvent) -> None:
+        if event.type != "ToolCallIntended" and event.type not in OUTCOMES:
+            return
+        operation = (event.payload or {}).get("operation_id")
+        if operation is not None:
+            digest = _digest(operation)
+            if event.type == "ToolCallIntended":
+                self._known.setdefault(digest, 0)
+            elif digest in self._known:
+                self._known[digest] = event.seq
+
+    def outcome_seq(self, operation_id: str) -> int | None:
+        """Seq of the outcome; 0: it was declared, and ended by a message; ``None``: never declared."""
+        return self._known.get(_digest(operation_id))
+
+
+def _digest(operation_id: str) -> bytes:
+    return hashlib.blake2b(operation_id.encode(), digest_size=16).digest()
+
+
+_ARCHIVES: Final[weakref.WeakKeyDictionary[Connection, OrderedDict[bytes, Archive]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def archive_of(connection: Connection, key: bytes) -> Archive:
+    """The client's archive of a session, made if need be; the longest unused one makes room."""
+    kept = _ARCHIVES.setdefault(connection, OrderedDict())
+    archive = kept.pop(key, None) or Archive()
+    kept[key] = archive
+    if len(kept) > ARCHIVED_SESSIONS_MAX:
+        kept.popitem(last=False)
+    return archive

@@ -1,0 +1,144 @@
+"""Running a granted attempt, and saying what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from refold.client.tools.aftermath import finish, settle
+from refold.client.tools.clocks import lease_clock
+from refold.client.tools.lookups import ask
+from refold.client.tools.operation import Grant
+from refold.client.tools.outcomes import CallOutcome, Done, Effect, LeaseLost, Lookup, ToolError
+from refold.client.tools.points import POINTS
+from refold.client.tools.record import record_done, record_failed, record_unknown
+from refold.client.tools.verdicts import describe, judge, retryable
+
+#: Before the second and third try: 0.2 and 0.4 s.
+RETRY_PAUSE_S: Final = 0.2
+
+#: ``body(check)``: calls ``check`` directly before it begins.
+Body = Callable[[Callable[[], None]], Awaitable[Any]]
+
+
+class _NotBegun(Exception):
+    """The lease was over in front of the body."""
+
+
+async def execute(
+    grant: Grant, body: Body, *, effect: Effect, retry_on: tuple[type[BaseException], ...]
+) -> CallOutcome | None:
+    """Run the body under the grant's lease. ``None``: look at the call again, it has moved on (the lease was
+    lost, or the attempt is not done and another one may be made). Stops the lease."""
+    op = grant.operation
+    tries = 0
+    try:
+        while True:
+            tries += 1
+            started_at = lease_clock()
+            began = False
+
+            def check() -> None:
+                nonlocal began
+                POINTS.reach("before_effect", op.operation_id, op.tool)
+                if not grant.lease.held():
+                    raise _NotBegun
+                began = True
+
+            try:
+                result = await body(check)
+            except _NotBegun:
+                if grant.fresh and tries == 1:
+                    # Ours to say while nobody has claimed it: it saves asking, and a review without a lookup.
+                    await op.not_done(grant.attempt, "the lease was over before the body began")
+                return None
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                await settle(cancelled(grant, effect, began=began or tries > 1))
+                raise
+            except Exception as error:
+                POINTS.reach("after_effect", op.operation_id, op.tool)
+                may_retry = retryable(error, retry_on) and max(tries, grant.attempt) < op.attempts_max
+                if judge(effect, error) == "repeat" and may_retry:
+                    await asyncio.sleep(RETRY_PAUSE_S * 2 ** (tries - 1))
+                    continue
+                return await finish(conclude(grant, effect, error, started_at, may_retry=may_retry))
+            POINTS.reach("after_effect", op.operation_id, op.tool)
+            return await finish(record_done(op, grant.attempt, result, ms_since(started_at)))
+    finally:
+        await grant.lease.stop()
+
+
+async def conclude(
+    grant: Grant, effect: Effect, error: BaseException, started_at: float, *, may_retry: bool
+) -> CallOutcome | None:
+    """The body ended by an exception. ``None`` as in :func:`execute`."""
+    op = grant.operation
+    attempt = grant.attempt
+    code, words = describe(error, op.timeout_s)
+    verdict = judge(effect, error)
+    if verdict == "done" and isinstance(error, ToolError):
+        return await record_done(
+            op, attempt, words, ms_since(started_at), is_error=True, error_code=error.code
+        )
+    if isinstance(error, LeaseLost):
+        # The body looked and stopped; whoever holds the call now finds out what it did.
+        return None
+    if verdict == "not_done":
+        return await _not_done(grant, code, words, may_retry=may_retry)
+    answer = await ask(op.lookup, grant.key)
+    if isinstance(answer.answer, Done):
+        return await record_done(
+            op, attempt, answer.answer.result, ms_since(started_at),
+            is_error=answer.answer.is_error, reconciled=True,
+        )  # fmt: skip
+    if answer.answer is Lookup.NOT_DONE:
+        return await _not_done(grant, code, words, may_retry=may_retry, reconciled=True)
+    if not grant.lease.held():
+        return None
+    return await record_unknown(op, attempt, f"{words}; {answer.why}")
+
+
+async def _not_done(
+    grant: Grant, code: str, words: str, *, may_retry: bool, reconciled: bool = False
+) -> CallOutcome | None:
+    op = grant.operation
+    if not grant.lease.held():
+        # Not ours to close any more: whoever holds it may be running the next attempt.
+        return None
+    if may_retry:
+        await op.not_done(grant.attempt, words)
+        await asyncio.sleep(RETRY_PAUSE_S * 2 ** (grant.attempt - 1))
+        return None
+    return await record_failed(op, grant.attempt, code, words, reconciled=reconciled)
+
+
+async def cancelled(grant: Grant, effect: Effect, *, began: bool) -> None:
+    """Nobody knows how far the body came: say as much as can be known."""
+    op = grant.operation
+    if not grant.lease.held():
+        return
+    if effect == "none" or (grant.fresh and not began):
+        await op.not_done(grant.attempt, "cancelled; nothing took effect")
+    elif effect == "external":
+        answer = await ask(op.lookup, grant.key)
+        if isinstance(answer.answer, Done):
+            await record_done(
+                op,
+                grant.attempt,
+                answer.answer.result,
+                None,
+                is_error=answer.answer.is_error,
+                reconciled=True,
+            )
+        elif not grant.lease.held():
+            return
+        elif answer.answer is Lookup.NOT_DONE:
+            await op.not_done(grant.attempt, "cancelled; the external system says nothing took effect")
+        else:
+            await record_unknown(op, grant.attempt, f"cancelled while it ran; {answer.why}")
+    # Idempotent: left started. When its lease is over it runs again under the same key.
+
+
+def ms_since(started_at: float) -> int:
+    return int((lease_clock() - started_at) * 1000)
