@@ -6,13 +6,26 @@ Every event goes through the bytes (encode, decode) as on the real path, so the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import Any
 
 from refold.core import Accepted, Duplicate, Envelope, Rejected, Session, decide, evolve, initial, well_formed
 from refold.core.envelope import InboxOrigin
-from refold.core.events import Event
+from refold.core.events import (
+    Event,
+    GenerationAttempted,
+    GenerationEvent,
+    GenerationFailed,
+    GenerationFinished,
+    GenerationStarted,
+    GenerationStopped,
+    SessionDeleted,
+)
+from refold.core.generations import open_generations, take_dropped
+from refold.core.progress import Item, Marker, Progress, Verdict, advance
 from refold.core.rulings import Ruling
 from refold.wire import parts
+from refold.wire.batches import decode_item, decode_progress, encode_item, encode_progress
 from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import decode_event, event_payload
 from refold.wire.journal import JournalEntry, decode_journal, journal_value
@@ -65,6 +78,43 @@ def step(type_name: str, operation_id: str, **fields: Any) -> tuple[str, dict[st
     return type_name, {"operation_id": operation_id, **fields}
 
 
+def started(generation_id: str, message_id: str | None = None, **fields: Any) -> tuple[str, dict[str, Any]]:
+    return "GenerationStarted", {
+        "generation_id": generation_id,
+        "message_id": message_id or f"m-{generation_id}",
+        "holder": "h1",
+        "lease_ms": 5_000,
+        "generator": "answer",
+        **fields,
+    }
+
+
+def attempted(generation_id: str, attempt: int, **fields: Any) -> tuple[str, dict[str, Any]]:
+    fields = {"mode": "continue", "holder": "h2", "lease_ms": 5_000, **fields}
+    return "GenerationAttempted", {"generation_id": generation_id, "attempt": attempt, **fields}
+
+
+def finished(generation_id: str, shown: str, last_seq: int, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """The generation's message has the text ``shown``; ``parent_id`` and ``message_id`` are the message's."""
+    data = shown.encode()
+    content = fields.pop("content", None) or shown
+    name, record = message(
+        fields.pop("message_id", f"m-{generation_id}"),
+        fields.pop("role", "assistant"),
+        content,
+        parent_id=fields.pop("parent_id", None),
+    )
+    return "GenerationFinished", {
+        "generation_id": generation_id,
+        "attempt": 1,
+        "last_seq": last_seq,
+        "length": len(data),
+        "sha256": sha256(data).hexdigest(),
+        "message": event_payload(name, record),
+        **fields,
+    }
+
+
 def outcome(
     operation_id: str | None,
     call_id: str | None = None,
@@ -95,6 +145,9 @@ class Inbox:
         self.journal: list[bytes] = []
         self.records: list[tuple[bytes, int]] = []
         self.check = True
+        #: The batches topic: what was appended, and the progress by generation.
+        self.batches: list[tuple[bytes, int]] = []
+        self.progress: dict[str, Progress] = {}
 
     def envelope(self, type_name: str, record: dict[str, Any], **fields: Any) -> Envelope:
         payload = fields.pop("payload", None)
@@ -117,6 +170,8 @@ class Inbox:
         self.records.append((value, time_ms))
         env = decode_envelope(value)
         decoded = decode_event(env)
+        if isinstance(decoded, GenerationFinished):
+            decoded.progress = self.progress.get(decoded.generation_id)
         before = encode_snapshot(self.session) if self.session.exists and self.check else b""
         ruling = decide(self.session, env, decoded, time_ms)
         if isinstance(ruling, Accepted):
@@ -128,10 +183,27 @@ class Inbox:
         return ruling
 
     def accept(self, ruling: Accepted, env: Envelope, decoded: Event) -> None:
+        open_ids = [row.generation_id for row in open_generations(self.session)]
         evolve(self.session, ruling.seq, ruling.time_ms, 3, self.offset, env, decoded)
+        for marker in markers(self.session, decoded, ruling, open_ids):
+            assert type(self.batch(marker)).__name__ == "Applied", marker
         self.journal.append(journal_value(ruling.seq, ruling.time_ms, 3, self.offset, env))
         if self.check:
             check_state(self.session)
+
+    def batch(self, item: Item) -> Verdict:
+        """One record on the batches topic, through its bytes."""
+        value = encode_item(item)
+        offset = len(self.batches)
+        self.batches.append((value, self.clock))
+        before = self.progress.get(item.generation)
+        after, verdict = advance(before, decode_item(value), offset, self.clock)
+        if after is None:
+            self.progress.pop(item.generation, None)
+        else:
+            assert decode_progress(encode_progress(item.generation, after)) == after
+            self.progress[item.generation] = after
+        return verdict
 
     def ok(self, *events: tuple[str, dict[str, Any]]) -> Inbox:
         for item in events:
@@ -156,10 +228,49 @@ class Inbox:
         return {c.operation_id: c.state for c in self.session.calls.values()}
 
 
+def markers(session: Session, event: Event, ruling: Accepted, open_ids: Sequence[str]) -> list[Marker]:
+    """What the worker writes to the batches topic with an accepted event."""
+    seq, time_ms = ruling.seq, ruling.time_ms
+    made: list[Marker] = []
+    if isinstance(event, (GenerationStarted, GenerationAttempted)):
+        row = session.generations[event.generation_id]
+        made.append(
+            Marker(
+                event.generation_id,
+                "begin",
+                row.attempt,
+                row.mode,
+                event.holder,
+                event.lease_ms,
+                journal_seq=seq,
+                message_id=row.message_id,
+                generator=row.generator,
+                time_ms=time_ms,
+            )
+        )
+    elif isinstance(event, GenerationStopped):
+        made.append(Marker(event.generation_id, "stop", 0, journal_seq=seq, time_ms=time_ms))
+    elif isinstance(event, (GenerationFinished, GenerationFailed)):
+        state = "failed"
+        if isinstance(event, GenerationFinished):
+            state = "stopped" if event.stopped else "finished"
+        made.append(
+            Marker(event.generation_id, "end", event.attempt, state=state, journal_seq=seq, time_ms=time_ms)
+        )
+    elif isinstance(event, SessionDeleted):
+        made += [
+            Marker(generation_id, "end", 0, state="failed", journal_seq=seq, time_ms=time_ms)
+            for generation_id in open_ids
+        ]
+    if isinstance(event, (GenerationEvent, SessionDeleted)):
+        made += [Marker(dropped, "forget", 0, time_ms=time_ms) for dropped in take_dropped(session)]
+    return made
+
+
 def clear_caches(session: Session) -> None:
     """Drop every encoded piece, so that the next encoding is made from the values."""
     session.enc_head = session.enc_mid = session.enc_settings = session.enc_context = None
-    session.enc_branches = session.enc_rest = session.enc_memory = None
+    session.enc_branches = session.enc_rest = session.enc_memory = session.enc_generations = None
     for held in session.held.values():
         held.enc = None
     for row in session.calls.values():

@@ -16,7 +16,22 @@ from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import event_payload
 from refold.wire.snapshot import encode_snapshot
 
-from .build import SESSION, TENANT, Inbox, call, event, intended, message, outcome, result, step, text
+from .build import (
+    SESSION,
+    TENANT,
+    Inbox,
+    attempted,
+    call,
+    event,
+    finished,
+    intended,
+    message,
+    outcome,
+    result,
+    started,
+    step,
+    text,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "session_history.json"
 
@@ -127,6 +142,29 @@ def script() -> Iterator[Item]:
     yield plain(message("u11", content=""))
     yield plain(event("SessionDeleted"))
     yield plain(message("u1", content="a new beginning"))
+    yield plain(started("g1", "a1", params='{"style":"brief"}', config_digest="d" * 64, context_seq=1))
+    yield plain(started("g1", "a1", params='{"style":"brief"}', holder="h9"))
+    yield plain(started("g2", "b1", reply_to="u1", durability="relaxed"))
+    yield plain(event("GenerationLeaseRenewed", **_held("g1"), provider_response_id="resp_1"))
+    yield plain(attempted("g1", 2, reason="too early"))
+    yield plain(attempted("g2", 2, mode="restart", holder="h1"))
+    yield plain(event("GenerationStopped", generation_id="g2", reason="the user left"))
+    yield plain(finished("g1", "", 0, message_id="a1", content="Hello again.", finish_reason="stop"))
+    yield plain(finished("g2", "", 1, message_id="b1", parent_id="u1", attempt=2))
+    yield plain(event("GenerationFailed", generation_id="g2", attempt=2, code="provider", error="503"))
+    yield plain(intended("op-4", None, "refund", effect="external"))
+    yield plain(step("ToolCallStarted", "op-4"))
+    yield plain(event("ToolCallReconciled", **_looked_after("op-4", 1), outcome="claimed", lease_ms=1_000))
+    yield plain(event("ToolCallReconciled", **_looked_after("op-4", 1), outcome="not_done"))
+    yield plain(step("ToolCallStarted", "op-4", attempt=2))
+
+
+def _held(generation_id: str) -> dict[str, Any]:
+    return {"generation_id": generation_id, "attempt": 1, "holder": "h1", "lease_ms": 60_000}
+
+
+def _looked_after(operation_id: str, attempt: int) -> dict[str, Any]:
+    return {"operation_id": operation_id, "attempt": attempt, "holder": "w1"}
 
 
 def write(path: Path) -> None:

@@ -8,11 +8,11 @@
                started ------> done | failed
                   |               ^
                   `-> unknown ----'  (evidence or an authoritative answer: L3)
+
+    started and unknown --> intended  (known to have had no effect: L10; the next attempt has the next number)
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from refold.core.context import make_message, trim
 from refold.core.envelope import Envelope
@@ -26,6 +26,7 @@ from refold.core.events import (
     ToolCallFailed,
     ToolCallIntended,
     ToolCallOutcomeUnknown,
+    ToolCallReconciled,
     ToolCallStarted,
 )
 from refold.core.ledger import (
@@ -39,14 +40,11 @@ from refold.core.ledger import (
     open_intent,
     touch,
 )
-from refold.core.limits import EFFECT_BYTES_MAX, OPEN_CALLS_MAX
+from refold.core.limits import EFFECT_BYTES_MAX, LEASE_MS_MAX, OPEN_CALLS_MAX
 from refold.core.messages import bad_id
 from refold.core.results import apply_outcome, join_orphans
 from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import Call, Session
-
-#: A lease longer than a year is a mistake, and keeps the sum with a session time of 2100 far inside 64 bits.
-LEASE_MS_MAX: Final = 366 * 24 * 3600 * 1000
 
 
 def rule_intended(session: Session, event: ToolCallIntended) -> Duplicate | Rejected | None:
@@ -86,8 +84,8 @@ def _final(call: Call) -> Rejected:
     return Rejected("already_final", f"the call is {call.state} since seq {call.updated_seq}")
 
 
-def rule_step(session: Session, event: Event) -> Duplicate | Rejected | None:
-    """Approval, denial, start, unknown outcome: steps of a declared call."""
+def rule_step(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected | None:
+    """Approval, denial, start, unknown outcome, reconciling. ``now_ms``: session time."""
     assert_step = event
     operation_id: str = assert_step.operation_id  # type: ignore[union-attr, assignment]
     call = session.calls.get(operation_id)
@@ -101,6 +99,8 @@ def rule_step(session: Session, event: Event) -> Duplicate | Rejected | None:
         return Duplicate(call.updated_seq)
     if is_final(call):
         return _final(call)
+    if isinstance(event, ToolCallReconciled):
+        return _rule_reconciled(call, event, now_ms)
     if kind is ToolCallApprovalRequested:
         if state == "awaiting_approval":
             return Duplicate(call.updated_seq)
@@ -117,10 +117,61 @@ def rule_step(session: Session, event: Event) -> Duplicate | Rejected | None:
     elif kind is ToolCallStarted:
         if state == "intended":
             return _rule_start(call, event)  # type: ignore[arg-type]
+        if state == "started" and _repeats_start(call, event):  # type: ignore[arg-type]
+            return Duplicate(call.updated_seq)
     elif state == "started":
-        return None
+        # ToolCallOutcomeUnknown.
+        return _stale(call, event.attempt)  # type: ignore[union-attr]
     detail = f" (approval: {call.approval})" if call.approval else ""
     return Rejected("illegal_transition", f"{kind.__name__} is not allowed from {state}{detail}")
+
+
+def _stale(call: Call, attempt: int | None) -> Rejected | None:
+    """Who speaks of an attempt that is not the row's speaks of one whose outcome is known (L10)."""
+    if attempt is None or attempt == call.attempt:
+        return None
+    return Rejected("stale_holder", f"the call is at attempt {call.attempt}, not {attempt}")
+
+
+def _repeats_start(call: Call, event: ToolCallStarted) -> bool:
+    # Nobody's name: two runners cannot be told apart, so the second one gets no grant.
+    return bool(event.holder) and (event.holder, event.attempt) == (call.holder, call.attempt)
+
+
+def _rule_lease(holder: str, lease_ms: int) -> Rejected | None:
+    wrong = bad_id(holder, "holder")
+    if wrong is not None:
+        return wrong
+    if not 0 <= lease_ms <= LEASE_MS_MAX:
+        return Rejected("bad_value", f"lease_ms must be 0 to {LEASE_MS_MAX}")
+    return None
+
+
+def _rule_reconciled(call: Call, event: ToolCallReconciled, now_ms: int) -> Duplicate | Rejected | None:
+    """L9 and L10, for a row that is not final."""
+    wrong = _rule_lease(event.holder, event.lease_ms) or _stale(call, event.attempt)
+    if wrong is not None:
+        return wrong
+    if event.outcome == "not_done":
+        if call.state == "intended" and call.attempt:
+            return Duplicate(call.updated_seq)
+        if call.state == "unknown":
+            return None
+        if call.state == "started":
+            if call.holder in (None, event.holder):
+                return None
+            return Rejected("stale_holder", "the call's lease is another holder's: claim it first")
+    elif event.outcome == "claimed":
+        if call.state == "started":
+            until = call.lease_until_ms
+            if call.holder in (None, event.holder) or until is None or until <= now_ms:
+                return None
+            return Rejected("lease_held", f"the call's lease is held until session time {until}")
+    else:
+        return Rejected("bad_value", "outcome must be claimed or not_done")
+    return Rejected(
+        "illegal_transition", f"ToolCallReconciled ({event.outcome}) is not allowed from {call.state}"
+    )
 
 
 def _rule_start(call: Call, event: ToolCallStarted) -> Rejected | None:
@@ -132,6 +183,8 @@ def _rule_start(call: Call, event: ToolCallStarted) -> Rejected | None:
             return wrong
     if not 0 <= event.lease_ms <= LEASE_MS_MAX:
         return Rejected("bad_value", f"lease_ms must be 0 to {LEASE_MS_MAX}")
+    if event.attempt != call.attempt + 1:
+        return Rejected("illegal_transition", f"the next attempt is {call.attempt + 1}, not {event.attempt}")
     return None
 
 
@@ -154,6 +207,8 @@ def apply_step(session: Session, seq: int, time_ms: int, event: Event) -> None:
         call.holder = event.holder or None
         call.lease_until_ms = time_ms + event.lease_ms
         call.fencing = event.fencing
+    elif isinstance(event, ToolCallReconciled):
+        _apply_reconciled(call, time_ms, event)
     elif isinstance(event, ToolCallOutcomeUnknown):
         call.state = "unknown"
         if event.attempt is not None:
@@ -161,6 +216,17 @@ def apply_step(session: Session, seq: int, time_ms: int, event: Event) -> None:
         finish(session, call, seq, "unknown", error=event.reason)
     touch(session, call, seq)
     bound_calls(session)
+
+
+def _apply_reconciled(call: Call, time_ms: int, event: ToolCallReconciled) -> None:
+    if event.outcome == "claimed":
+        call.holder = event.holder
+        call.lease_until_ms = time_ms + event.lease_ms
+        return
+    call.state = "intended"
+    call.holder = call.lease_until_ms = None
+    # What an unknown outcome had left.
+    call.error = call.error_code = call.result_summary = None
 
 
 def rule_outcome(session: Session, event: ToolCallCompleted) -> Duplicate | Rejected | None:
@@ -187,6 +253,10 @@ def rule_outcome(session: Session, event: ToolCallCompleted) -> Duplicate | Reje
     if is_final(call):
         same = call.state == ("failed" if failed else "done") and call.is_error == event.is_error
         return Duplicate(call.result_seq or call.updated_seq) if same else _final(call)
+    if failed and call.attempt and call.declared:
+        stale = _stale(call, event.attempt)
+        if stale is not None:
+            return stale
     if call.state == "unknown" and failed and not event.reconciled:
         return Rejected(
             "illegal_transition", "an unknown outcome becomes failed only by reconciling (reconciled = true)"

@@ -83,6 +83,23 @@ RejectCode = Literal[
     "already_final",
     # OPEN_CALLS_MAX calls are open.
     "too_many_open_calls",
+    # Someone else holds the lease of the call or generation, and it is not over.
+    "lease_held",
+    # The attempt was replaced by a newer one, or the lease was taken over by someone else.
+    "stale_holder",
+    # --- generations -------------------------------------------------------------------------------
+    # No generation with this id has begun, or it was forgotten.
+    "unknown_generation",
+    # OPEN_GENERATIONS_MAX generations are open.
+    "too_many_open_generations",
+    # A batch of an attempt that the journal has not granted.
+    "batch_ungranted",
+    # A batch whose predecessor is missing.
+    "batch_gap",
+    # A finished generation names batches that are not on the batches topic.
+    "batches_missing",
+    # A finished generation's length or digest is not that of its batches.
+    "digest_mismatch",
     # --- facts -------------------------------------------------------------------------------------
     # FACTS_MAX facts, or FACTS_BYTES_MAX bytes of them, are held.
     "facts_full",
@@ -125,5 +142,13 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "illegal_transition": "read the call's state and follow intended, approval, started, outcome",
     "already_final": "the first final status stands; correct it with a new call",
     "too_many_open_calls": "complete, fail or deny open calls first",
+    "lease_held": "wait until the time the reason names, then ask again; or leave it to the holder",
+    "stale_holder": "stop working on it: another holder or attempt took over",
+    "unknown_generation": "append GenerationStarted and wait for its ruling before any batch",
+    "too_many_open_generations": "finish or fail open generations first",
+    "batch_ungranted": "append GenerationAttempted and wait for its ruling before its first batch",
+    "batch_gap": "send the missing batches, in order; one producer writes an attempt's batches",
+    "batches_missing": "wait until the last batch is durable, then append GenerationFinished anew",
+    "digest_mismatch": "take length and digest from the batches that were sent, or fail the generation",
     "facts_full": "remove facts, or keep large values outside and name them by a reference",
 }

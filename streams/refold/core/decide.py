@@ -17,6 +17,7 @@ from refold.core.events import (
     Event,
     FactRemoved,
     FactSet,
+    GenerationEvent,
     MessageAppended,
     Opaque,
     SessionConfigured,
@@ -29,9 +30,11 @@ from refold.core.events import (
     ToolCallFailed,
     ToolCallIntended,
     ToolCallOutcomeUnknown,
+    ToolCallReconciled,
     ToolCallStarted,
 )
 from refold.core.facts import rule_fact_removed, rule_fact_set
+from refold.core.generations import rule_generation
 from refold.core.life import rule_configured, rule_life, rule_opened, rule_status
 from refold.core.limits import ID_BYTES_MAX
 from refold.core.messages import bad_id, place_of, rule_message
@@ -65,7 +68,10 @@ def decide(session: Session, env: Envelope, event: Event, time_ms: int) -> Rulin
             return repeat
     if env.expected_seq is not None and env.expected_seq != session.seq:
         return Rejected("expected_seq", f"the session is at seq {session.seq}, expected {env.expected_seq}")
-    found = rule_message(session, event) if type(event) is MessageAppended else _rule(session, event)
+    if type(event) is MessageAppended:
+        found = rule_message(session, event)
+    else:
+        found = _rule(session, event, max(session.time_ms, time_ms))
     if found is not None:
         return found
     return Accepted(session.seq + 1, max(session.time_ms, time_ms))
@@ -96,7 +102,8 @@ def _rule_envelope(env: Envelope) -> Rejected | None:
     return None
 
 
-def _rule(session: Session, event: Event) -> Duplicate | Rejected | None:
+def _rule(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected | None:
+    """``now_ms``: session time if the event is accepted."""
     if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
         return rule_outcome(session, event)
     if isinstance(event, ToolCallIntended):
@@ -109,9 +116,12 @@ def _rule(session: Session, event: Event) -> Duplicate | Rejected | None:
             ToolCallDenied,
             ToolCallStarted,
             ToolCallOutcomeUnknown,
+            ToolCallReconciled,
         ),
     ):
-        return rule_step(session, event)
+        return rule_step(session, event, now_ms)
+    if isinstance(event, GenerationEvent):
+        return rule_generation(session, event, now_ms)
     if isinstance(event, FactSet):
         return rule_fact_set(session, event)
     if isinstance(event, FactRemoved):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from refold.core.progress import Progress
+
 
 class CallPart:
     """A ``tool_call`` part of an assistant message."""
@@ -204,10 +206,13 @@ class ToolCallIntended:
 
 
 class ToolCallApprovalRequested:
-    __slots__ = ("operation_id",)
+    """``reason`` is for whoever approves."""
 
-    def __init__(self, operation_id: str) -> None:
+    __slots__ = ("operation_id", "reason")
+
+    def __init__(self, operation_id: str, reason: str | None = None) -> None:
         self.operation_id = operation_id
+        self.reason = reason
 
 
 class ToolCallApproved(ToolCallApprovalRequested):
@@ -215,11 +220,7 @@ class ToolCallApproved(ToolCallApprovalRequested):
 
 
 class ToolCallDenied(ToolCallApprovalRequested):
-    __slots__ = ("reason",)
-
-    def __init__(self, operation_id: str, reason: str | None = None) -> None:
-        self.operation_id = operation_id
-        self.reason = reason
+    __slots__ = ()
 
 
 class ToolCallStarted:
@@ -287,12 +288,165 @@ class ToolCallFailed(ToolCallCompleted):
 
 
 class ToolCallOutcomeUnknown:
+    """``reason`` is for the row and for whoever reviews the call."""
+
     __slots__ = ("attempt", "operation_id", "reason")
 
     def __init__(self, operation_id: str, attempt: int | None = None, reason: str | None = None) -> None:
         self.operation_id = operation_id
         self.attempt = attempt
         self.reason = reason
+
+
+class ToolCallReconciled:
+    """``outcome``: ``claimed`` (the lease is taken over) or ``not_done`` (known to have had no effect)."""
+
+    __slots__ = ("attempt", "holder", "lease_ms", "operation_id", "outcome")
+
+    def __init__(self, operation_id: str, attempt: int, holder: str, lease_ms: int, outcome: str) -> None:
+        self.operation_id = operation_id
+        self.attempt = attempt
+        self.holder = holder
+        self.lease_ms = lease_ms
+        self.outcome = outcome
+
+
+class GenerationEvent:
+    """What the events of a generation share."""
+
+    __slots__ = ("generation_id",)
+
+    generation_id: str
+
+
+class GenerationStarted(GenerationEvent):
+    """``params`` is JSON text; ``reply_to``: None = the head when it finishes, "" = a new root."""
+
+    __slots__ = (
+        "config_digest",
+        "context_seq",
+        "durability",
+        "generator",
+        "holder",
+        "lease_ms",
+        "message_id",
+        "params",
+        "reply_to",
+    )
+
+    def __init__(
+        self,
+        generation_id: str,
+        message_id: str,
+        reply_to: str | None,
+        holder: str,
+        lease_ms: int,
+        generator: str,
+        params: str | None = None,
+        config_digest: str | None = None,
+        context_seq: int = 0,
+        durability: str = "strict",
+    ) -> None:
+        self.generation_id = generation_id
+        self.message_id = message_id
+        self.reply_to = reply_to
+        self.holder = holder
+        self.lease_ms = lease_ms
+        self.generator = generator
+        self.params = params
+        self.config_digest = config_digest
+        self.context_seq = context_seq
+        self.durability = durability
+
+
+class GenerationAttempted(GenerationEvent):
+    """``mode``: restart or continue."""
+
+    __slots__ = ("attempt", "holder", "lease_ms", "mode")
+
+    def __init__(self, generation_id: str, attempt: int, mode: str, holder: str, lease_ms: int) -> None:
+        self.generation_id = generation_id
+        self.attempt = attempt
+        self.mode = mode
+        self.holder = holder
+        self.lease_ms = lease_ms
+
+
+class GenerationLeaseRenewed(GenerationEvent):
+    __slots__ = ("attempt", "holder", "lease_ms", "provider_response_id")
+
+    def __init__(
+        self,
+        generation_id: str,
+        attempt: int,
+        holder: str,
+        lease_ms: int,
+        provider_response_id: str | None = None,
+    ) -> None:
+        self.generation_id = generation_id
+        self.attempt = attempt
+        self.holder = holder
+        self.lease_ms = lease_ms
+        self.provider_response_id = provider_response_id
+
+
+class GenerationStopped(GenerationEvent):
+    __slots__ = ()
+
+    def __init__(self, generation_id: str) -> None:
+        self.generation_id = generation_id
+
+
+class GenerationFinished(GenerationEvent):
+    """``message`` enters as if it had been appended. ``sha256``: hex; ``chain``: as in ``core.progress``.
+
+    ``progress`` is no part of the event: the worker's step puts there what the batches topic says, for
+    ``decide`` to compare; ``evolve`` never looks at it.
+    """
+
+    __slots__ = (
+        "attempt",
+        "chain",
+        "finish_reason",
+        "last_seq",
+        "length",
+        "message",
+        "progress",
+        "sha256",
+        "stopped",
+    )
+
+    def __init__(
+        self,
+        generation_id: str,
+        attempt: int,
+        last_seq: int,
+        length: int,
+        sha256: str,
+        message: MessageAppended,
+        chain: bytes | None = None,
+        finish_reason: str | None = None,
+        stopped: bool = False,
+    ) -> None:
+        self.generation_id = generation_id
+        self.attempt = attempt
+        self.last_seq = last_seq
+        self.length = length
+        self.sha256 = sha256
+        self.message = message
+        self.chain = chain
+        self.finish_reason = finish_reason
+        self.stopped = stopped
+        self.progress: Progress | None = None
+
+
+class GenerationFailed(GenerationEvent):
+    __slots__ = ("attempt", "code")
+
+    def __init__(self, generation_id: str, attempt: int, code: str) -> None:
+        self.generation_id = generation_id
+        self.attempt = attempt
+        self.code = code
 
 
 class Opaque:
@@ -324,5 +478,12 @@ Event: TypeAlias = (
     | ToolCallCompleted
     | ToolCallFailed
     | ToolCallOutcomeUnknown
+    | ToolCallReconciled
+    | GenerationStarted
+    | GenerationAttempted
+    | GenerationLeaseRenewed
+    | GenerationStopped
+    | GenerationFinished
+    | GenerationFailed
     | Opaque
 )

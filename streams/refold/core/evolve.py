@@ -17,6 +17,7 @@ from refold.core.events import (
     Event,
     FactRemoved,
     FactSet,
+    GenerationEvent,
     MessageAppended,
     Opaque,
     SessionConfigured,
@@ -29,9 +30,11 @@ from refold.core.events import (
     ToolCallFailed,
     ToolCallIntended,
     ToolCallOutcomeUnknown,
+    ToolCallReconciled,
     ToolCallStarted,
 )
 from refold.core.facts import apply_fact_removed, apply_fact_set
+from refold.core.generations import apply_generation
 from refold.core.life import apply_configured, apply_life
 from refold.core.messages import apply_message, place_of
 from refold.core.session import Session
@@ -79,9 +82,12 @@ def _apply(session: Session, seq: int, time_ms: int, env: Envelope, event: Event
             ToolCallDenied,
             ToolCallStarted,
             ToolCallOutcomeUnknown,
+            ToolCallReconciled,
         ),
     ):
         apply_step(session, seq, time_ms, event)
+    elif isinstance(event, GenerationEvent):
+        apply_generation(session, seq, time_ms, env, event)
     elif isinstance(event, FactSet):
         apply_fact_set(session, seq, event)
     elif isinstance(event, FactRemoved):

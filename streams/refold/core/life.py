@@ -13,8 +13,9 @@ Q1  While quarantined every event is parked: rejected with ``quarantined``, to b
 Q2  While releasing, events marked ``origin.replay`` are folded and all others still parked, so nothing
     overtakes what was parked before it.
 Q3  A release ends only when it has replayed as many events as were parked (``parked``).
-Q4  A closed session takes what settles things that were open (outcomes of calls, results, denials, a
-    summary, kept records) and nothing that goes on with it.
+Q4  A closed session takes what settles things that were open (outcomes of calls, results, denials, looking
+    after started calls, the end of generations under way, a summary, kept records) and nothing that goes
+    on with it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from refold.core.envelope import Envelope
 from refold.core.events import (
     ContextSummarized,
     Event,
+    GenerationFailed,
+    GenerationFinished,
+    GenerationLeaseRenewed,
+    GenerationStopped,
     MessageAppended,
     Opaque,
     SessionClosed,
@@ -40,6 +45,7 @@ from refold.core.events import (
     ToolCallDenied,
     ToolCallFailed,
     ToolCallOutcomeUnknown,
+    ToolCallReconciled,
 )
 from refold.core.jsontext import is_valid_json
 from refold.core.limits import (
@@ -56,6 +62,10 @@ from refold.core.session import Config, Session, Status
 SETTLING = frozenset(
     {
         ContextSummarized,
+        GenerationFailed,
+        GenerationFinished,
+        GenerationLeaseRenewed,
+        GenerationStopped,
         MessageAppended,
         Opaque,
         SessionClosed,
@@ -68,6 +78,7 @@ SETTLING = frozenset(
         ToolCallDenied,
         ToolCallFailed,
         ToolCallOutcomeUnknown,
+        ToolCallReconciled,
     }
 )
 
@@ -201,6 +212,7 @@ def apply_life(session: Session, seq: int, event: Event) -> None:
     elif kind is SessionReopened:
         _set(session, seq, "open")
     elif kind is SessionDeleted:
+        session.dropped_generations = tuple(session.generations)
         session.clear()
     elif kind is SessionQuarantined:
         if session.status in ("open", "closed"):

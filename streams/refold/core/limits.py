@@ -69,6 +69,30 @@ ORPHAN_INLINE_BYTES_MAX: Final = 8 * KIB
 #: A held result keeps this much of its summary and error, so that the records beside the bodies stay small.
 ORPHAN_TEXT_BYTES_MAX: Final = 256
 
+#: Of a call or a generation. A lease longer than a year is a mistake, and this keeps the sum with a session
+#: time of 2100 far inside 64 bits.
+LEASE_MS_MAX: Final = 366 * 24 * 3600 * 1000
+
+# --- generations -------------------------------------------------------------------------------------
+
+#: Rows not ended, and ended ones kept, newest first.
+OPEN_GENERATIONS_MAX: Final = 8
+ENDED_GENERATIONS_MAX: Final = 8
+#: Ids and names in a row (generation, message, generator, holder): sixteen rows stand in the state record.
+#: ``reply_to`` and the provider's id may be as long as any other id.
+GENERATION_NAME_BYTES_MAX: Final = 128
+FINISH_REASON_BYTES_MAX: Final = 64
+#: The parameters are in the journal; the state has their digest.
+PARAMS_BYTES_MAX: Final = 32 * KIB
+
+# What follows is in a generation's own record, not in the state.
+
+#: Clients whose acks are kept; the one not heard of for longest goes.
+ACK_CLIENTS_MAX: Final = 64
+ACK_CLIENT_BYTES_MAX: Final = 64
+#: A provider that reports more tokens than this is wrong; sums stay here too, far inside 64 bits.
+USAGE_MAX: Final = 10**15
+
 # --- facts and configuration --------------------------------------------------------------------------
 
 FACTS_MAX: Final = 64
@@ -103,7 +127,23 @@ MESSAGE_STUB_BYTES: Final = 2 * _ID + ROLE_BYTES_MAX + 1 + 10
 #: A row without arguments, summary and error text: five ids, effect, code, digest, flags, 16 numbers.
 CALL_ROW_BYTES: Final = 5 * _ID + EFFECT_BYTES_MAX + ERROR_CODE_BYTES_MAX + _SHA256 + 40 + 16 * _NUMBER
 
-#: About 860 KB of the 900: what remains is slack for list headers.
+_NAME: Final = GENERATION_NAME_BYTES_MAX + 3
+_SHORT_WORDS: Final = 40  # state, mode, durability, with their lengths
+#: Four names, two ids, a digest, seven numbers.
+OPEN_GENERATION_BYTES: Final = 4 * _NAME + 2 * _ID + _SHA256 + _SHORT_WORDS + 7 * _NUMBER
+#: Without holder, lease and the provider's id; with digest, finish reason and error code.
+ENDED_GENERATION_BYTES: Final = (
+    3 * _NAME
+    + _ID
+    + 2 * _SHA256
+    + FINISH_REASON_BYTES_MAX
+    + ERROR_CODE_BYTES_MAX
+    + 6
+    + _SHORT_WORDS
+    + 7 * _NUMBER
+)
+
+#: About 879 KB of the 900: what remains is slack for list headers.
 STATE_RECORD_WORST_BYTES: Final = (
     WINDOW_BYTES_MAX
     + WINDOW_MESSAGES_MAX * MESSAGE_OVERHEAD_BYTES
@@ -124,5 +164,7 @@ STATE_RECORD_WORST_BYTES: Final = (
     + PRODUCERS_MAX * (_ID + 4 * _NUMBER)
     + (DEDUP_EVENT_IDS_MAX + DEDUP_MESSAGE_IDS_MAX) * DEDUP_ENTRY_BYTES
     + TRAIL_MAX * _NUMBER
+    + OPEN_GENERATIONS_MAX * OPEN_GENERATION_BYTES
+    + ENDED_GENERATIONS_MAX * ENDED_GENERATION_BYTES
     + 4 * KIB  # key fields, status, frontier, link, settings
 )

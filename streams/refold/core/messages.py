@@ -48,7 +48,10 @@ def bad_id(value: str, name: str) -> Rejected | None:
     return None
 
 
-def rule_message(session: Session, event: MessageAppended) -> Duplicate | Rejected | None:
+def rule_message(
+    session: Session, event: MessageAppended, settling: bool = False
+) -> Duplicate | Rejected | None:
+    """``settling``: the message was under way when the session was closed, and a closed one takes it."""
     message_id = event.message_id
     wrong = bad_id(message_id, "message_id")
     if wrong is not None:
@@ -66,7 +69,12 @@ def rule_message(session: Session, event: MessageAppended) -> Duplicate | Reject
             if ring_content(ring, at) in content_candidates(event.body):
                 return Duplicate(seq)
             return Rejected("conflict", f"the message id was used with other content at seq {seq}")
-    if session.status != "open" and is_closed(session) and not (event.results and event.only_results):
+    if (
+        session.status != "open"
+        and not settling
+        and is_closed(session)
+        and not (event.results and event.only_results)
+    ):
         return Rejected("session_closed", f"the session is closed since seq {session.status_seq}")
     if event.parent_id is None and event.replaces is None and not event.results and not event.calls:
         return _rule_role(event.role)

@@ -18,12 +18,13 @@ from refold.core.envelope import SessionLink
 from refold.core.limits import WINDOW_BYTES_DEFAULT, WINDOW_MESSAGES_DEFAULT
 
 #: Version of the snapshot's shape; a reader decodes older ones with defaults.
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 
 Status: TypeAlias = Literal["open", "closed", "quarantined", "releasing"]
 CallState: TypeAlias = Literal[
     "intended", "awaiting_approval", "started", "done", "failed", "denied", "unknown"
 ]
+GenerationState: TypeAlias = Literal["started", "stopping", "finished", "failed"]
 Approval: TypeAlias = Literal["", "required", "requested", "approved", "denied"]
 
 
@@ -141,6 +142,59 @@ class Call:
         self.enc: bytes | None = None
 
 
+class Generation:
+    """A row of the generations: open (``started``, ``stopping``) or one of the last that ended.
+
+    ``holder``, ``lease_until_ms`` and ``provider_response_id`` are of the open ones only.
+    """
+
+    __slots__ = (
+        "attempt",
+        "durability",
+        "error_code",
+        "finish_reason",
+        "generation_id",
+        "generator",
+        "holder",
+        "last_seq",
+        "lease_until_ms",
+        "length",
+        "message_id",
+        "mode",
+        "params_digest",
+        "provider_response_id",
+        "reply_to",
+        "sha256",
+        "started_seq",
+        "state",
+        "updated_seq",
+    )
+
+    def __init__(self, generation_id: str, message_id: str, seq: int) -> None:
+        self.generation_id = generation_id
+        self.state: GenerationState = "started"
+        self.attempt = 1
+        self.mode = "restart"
+        self.holder: str | None = None
+        #: Session time.
+        self.lease_until_ms: int | None = None
+        self.message_id = message_id
+        #: None: the head at the time it finishes; "": a new root.
+        self.reply_to: str | None = None
+        self.generator = ""
+        #: SHA-256 of the parameters' bytes, hex.
+        self.params_digest: str | None = None
+        self.provider_response_id: str | None = None
+        self.durability = "strict"
+        self.last_seq = 0
+        self.length = 0
+        self.sha256: str | None = None
+        self.finish_reason: str | None = None
+        self.error_code: str | None = None
+        self.started_seq = seq
+        self.updated_seq = seq
+
+
 class OrphanResult:
     """One result whose call is not known (``matched`` empty), or known but not yet in the context."""
 
@@ -244,8 +298,10 @@ class Session:
         "config",
         "created_ms",
         "dedup_floor_ms",
+        "dropped_generations",
         "enc_branches",
         "enc_context",
+        "enc_generations",
         "enc_head",
         "enc_memory",
         "enc_mid",
@@ -254,6 +310,7 @@ class Session:
         "event_ids",
         "facts",
         "facts_bytes",
+        "generations",
         "head",
         "held",
         "hold_for_summary",
@@ -292,6 +349,9 @@ class Session:
     def __init__(self, tenant: str, session: str) -> None:
         self.tenant = tenant
         self.session = session
+        #: Ids of the rows that the last event to drop any has dropped: their records are due to go. Not part
+        #: of the state; `refold.core.generations.take_dropped` reads and empties it.
+        self.dropped_generations: tuple[str, ...] = ()
         self.clear()
 
     def clear(self) -> None:
@@ -351,6 +411,9 @@ class Session:
         self.orphans: list[Orphan] = []
         self.orphans_bytes = 0
 
+        #: In the order they were started.
+        self.generations: dict[str, Generation] = {}
+
         self.facts: dict[str, Fact] = {}
         self.facts_bytes = 0
         self.config: Config | None = None
@@ -362,7 +425,8 @@ class Session:
         self.message_ids = b""
 
         # Caches of the encoder: what never changes (two pieces); window settings; system and summary;
-        # branch messages; facts, config, tools, branches, link; what changes rarely of the engine part.
+        # branch messages; facts, config, tools, branches, link; what changes rarely of the engine part;
+        # generations.
         self.enc_head: bytes | None = None
         self.enc_mid: bytes | None = None
         self.enc_settings: bytes | None = None
@@ -370,6 +434,7 @@ class Session:
         self.enc_branches: bytes | None = None
         self.enc_rest: bytes | None = None
         self.enc_memory: bytes | None = None
+        self.enc_generations: bytes | None = None
 
     @property
     def key(self) -> str:

@@ -80,6 +80,15 @@ def _decode_message(payload: bytes) -> ev.MessageAppended:
     return from_record(record, payload[at:] if current else encode_body(MESSAGE_SUBJECT, record))
 
 
+def _nested_message(payload: bytes) -> ev.MessageAppended:
+    """The message in a GenerationFinished, read exactly as one that was appended."""
+    if payload[:5] == (_message_frame or _load_message_frame()):
+        event = read_plain(payload[5:])
+        if event is not None:
+            return event
+    return _decode_message(payload)
+
+
 def _settings(r: dict[str, Any]) -> ev.Settings:
     return ev.Settings(r["window_messages"], r["window_bytes"], r["hold_for_summary"])
 
@@ -132,7 +141,7 @@ _DECODERS: Final[dict[str, Decoder]] = {
         r["approval_required"],
         r["index"],
     ),
-    "ToolCallApprovalRequested": lambda r, _: ev.ToolCallApprovalRequested(r["operation_id"]),
+    "ToolCallApprovalRequested": lambda r, _: ev.ToolCallApprovalRequested(r["operation_id"], r["reason"]),
     "ToolCallApproved": lambda r, _: ev.ToolCallApproved(r["operation_id"]),
     "ToolCallDenied": lambda r, _: ev.ToolCallDenied(r["operation_id"], r["reason"]),
     "ToolCallStarted": lambda r, _: ev.ToolCallStarted(
@@ -143,5 +152,39 @@ _DECODERS: Final[dict[str, Decoder]] = {
     "ToolCallOutcomeUnknown": lambda r, _: ev.ToolCallOutcomeUnknown(
         r["operation_id"], r["attempt"], r["reason"]
     ),
+    "ToolCallReconciled": lambda r, _: ev.ToolCallReconciled(
+        r["operation_id"], r["attempt"], r["holder"], r["lease_ms"], r["outcome"]
+    ),
+    "GenerationStarted": lambda r, _: ev.GenerationStarted(
+        r["generation_id"],
+        r["message_id"],
+        r["reply_to"],
+        r["holder"],
+        r["lease_ms"],
+        r["generator"],
+        r["params"],
+        r["config_digest"],
+        r["context_seq"],
+        r["durability"],
+    ),
+    "GenerationAttempted": lambda r, _: ev.GenerationAttempted(
+        r["generation_id"], r["attempt"], r["mode"], r["holder"], r["lease_ms"]
+    ),
+    "GenerationLeaseRenewed": lambda r, _: ev.GenerationLeaseRenewed(
+        r["generation_id"], r["attempt"], r["holder"], r["lease_ms"], r["provider_response_id"]
+    ),
+    "GenerationStopped": lambda r, _: ev.GenerationStopped(r["generation_id"]),
+    "GenerationFinished": lambda r, _: ev.GenerationFinished(
+        r["generation_id"],
+        r["attempt"],
+        r["last_seq"],
+        r["length"],
+        r["sha256"],
+        _nested_message(r["message"]),
+        r["chain"],
+        r["finish_reason"],
+        r["stopped"],
+    ),
+    "GenerationFailed": lambda r, _: ev.GenerationFailed(r["generation_id"], r["attempt"], r["code"]),
     "SourceRecordKept": lambda _r, _e: _OPAQUE,
 }

@@ -20,6 +20,7 @@ from refold.wire.parts import KINDS, NESTING_KINDS
 from refold.wire.pieces import END, NULL, SOME, Cursor, array, boolean, number, text
 from refold.wire.schemas import registry
 from refold.wire.snapshot_engine import encode_engine, read_engine
+from refold.wire.snapshot_generations import encode_generations, read_generations
 from refold.wire.snapshot_ledger import encode_rest, read_rest
 from refold.wire.snapshot_messages import encode_message, read_message
 from refold.wire.varint import LENGTHS
@@ -96,6 +97,7 @@ def encode_snapshot(session: Session) -> bytes:
             number(session.parked) if session.parked else END,
             number(len(engine)),
             engine,
+            (session.enc_generations or encode_generations(session)) if session.generations else END,
         )
     )
     if len(value) > STATE_RECORD_BYTES_MAX:
@@ -151,8 +153,11 @@ def _read(value: bytes, exact: bool) -> Session:
     version = cursor.number()
     if version > SNAPSHOT_VERSION:
         raise ValueError(f"snapshot version {version} is newer than this refold: upgrade")
+    if exact and version != SNAPSHOT_VERSION:
+        raise ValueError("its version is not its schema's")
     session.created_ms = cursor.number()
-    session.enc_mid = value[start : cursor.at]
+    if version == SNAPSHOT_VERSION:
+        session.enc_mid = value[start : cursor.at]
     session.time_ms = cursor.number()
     status = cursor.text()
     if status not in _STATUS_AND_FRONTIER:
@@ -190,7 +195,9 @@ def _read(value: bytes, exact: bool) -> Session:
     session.parked = cursor.number()
     end = cursor.length() + cursor.at
     read_engine(session, cursor)
-    if cursor.at != end or end != len(value):
+    disagrees = cursor.at != end
+    read_generations(session, cursor)
+    if disagrees or cursor.at != len(value):
         raise ValueError("its length is not the record's")
     if exact and (waiting != len(session.orphans) or overflow != session.overflow):
         raise ValueError("its public part disagrees with its engine part")
