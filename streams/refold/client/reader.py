@@ -151,7 +151,7 @@ class Reader:
             for first, last in sweeps(offsets):
                 # No unassign in between: it costs a round through librdkafka's threads per seek.
                 self._consumer.assign([TopicPartition(topic, partition, first)])
-                self._sweep(topic, partition, take, last)
+                self._sweep(topic, partition, take, first, last)
         finally:
             self._consumer.unassign()
         if len(found) != len(wanted):
@@ -179,16 +179,19 @@ class Reader:
         """
         self._consumer.assign([TopicPartition(topic, partition, first)])
         try:
-            self._sweep(topic, partition, visit, last)
+            self._sweep(topic, partition, visit, first, last)
         finally:
             self._consumer.unassign()
 
-    def _sweep(self, topic: str, partition: int, visit: Callable[[Message], bool], last: int | None) -> None:
+    def _sweep(
+        self, topic: str, partition: int, visit: Callable[[Message], bool], first: int, last: int | None
+    ) -> None:
         stalled_at = time.monotonic() + READ_STALL_S
         while True:
             if self._stopped:
                 raise ReadStopped
-            messages = self._poll()
+            # What lies behind a single record's seek is thrown away: it need not become Python objects first.
+            messages = self._poll(1 if last == first else BULK_RECORDS)
             for message in messages:
                 error = message.error()
                 if error is not None:
@@ -210,12 +213,14 @@ class Reader:
                     "not answer, or an open transaction holds the last stable offset back"
                 )
 
-    def _poll(self) -> list[Message]:
+    def _poll(self, records_max: int) -> list[Message]:
         # consume(n, t) waits the whole t unless n records come: one by poll, the rest without waiting.
         first = self._consumer.poll(POLL_S)
         if first is None:
             return []
-        return [first, *self._consumer.consume(BULK_RECORDS, 0)]
+        if records_max == 1:
+            return [first]
+        return [first, *self._consumer.consume(records_max - 1, 0)]
 
 
 class ReaderPool:

@@ -39,11 +39,17 @@ RETRY_BACKOFF_MS: Final = 2
 #: over 8 partitions took 5.7 ms (p99 10.9), with 10-20 ms 4.4 (7.2; measured).
 RETRY_BACKOFF_MS_MAX: Final = 10
 
-#: Collects a produce loop's records into batches; flush and commit do not wait for it.
-LINGER_MS: Final = 5
+#: Collects a produce loop's records into batches; flush and commit do not wait for it. The journal does: it
+#: is on its way to the broker while the offsets are sent, or not before the flush. At 1 000 events/s the
+#: flush took 6.3 ms (p90) with 0 and 9.2 with 5. A produce loop of a dozen records takes 0.1 ms, and what
+#: comes while five requests are in flight is one batch anyway.
+LINGER_MS: Final = 0.5
 
-#: librdkafka fills batches up to this; a record larger than it travels alone. Below the smallest topic limit.
-BATCH_BYTES: Final = 900_000
+#: librdkafka fills batches up to this, before compression; a record larger than it travels alone. A batch is
+#: the smallest thing that can be read, so this is the price of one seek into the journal: 50 seeks took 33 to
+#: 56 ms with 900 kB, 16 to 33 with 256 KiB, 14 to 19 with 128 KiB and no less with 64. Producing costs 0.4 us
+#: of CPU more per record than with 900 kB (measured): 1 % of folding it.
+BATCH_BYTES: Final = 128 * 1024
 
 #: Larger than the largest commit: one overlay's journal and state, twice for what waits for acknowledgement.
 QUEUE_RECORDS_MAX: Final = 2_000_000
