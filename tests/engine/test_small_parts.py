@@ -14,7 +14,7 @@ from refold.core.rulings import Accepted, Duplicate, Rejected
 from refold.core.session import initial
 from refold.engine import history, rows
 from refold.engine.cache import ENTRY_BYTES, Entry, SessionCache
-from refold.engine.cadence import SATURATED_MS, Cadence
+from refold.engine.cadence import MARKERS_MS, SATURATED_MS, Cadence
 from refold.engine.collector import FULL_AT_LEAST_S, FULL_EVERY_S, Collector
 from refold.engine.commitmeta import CommitMeta, read_group_meta
 from refold.engine.overlay import PartitionOverlay, Ruled
@@ -32,6 +32,7 @@ CADENCE = Cadence(10)
 def delay(**changes: float | bool) -> float:
     values: dict[str, object] = {
         "last_start": 100.0,
+        "last_end": 99.9,
         "first_event": 100.004,
         "previous_event": 100.003,
         "saturated": False,
@@ -59,6 +60,14 @@ def test_more_workers_and_more_partitions_space_them_further() -> None:
 
 def test_a_backlog_makes_larger_commits() -> None:
     assert delay(saturated=True) == pytest.approx(SATURATED_MS / 1000 - 0.005)
+
+
+def test_no_commit_begins_while_the_markers_of_the_last_one_are_written() -> None:
+    """librdkafka sleeps 20 ms when it meets CONCURRENT_TRANSACTIONS: a moment later costs less."""
+    for changes in ({"last_start": 99.0}, {"previous_event": 99.99}, {"last_start": 99.0, "saturated": True}):
+        assert delay(**changes, last_end=100.004) == pytest.approx(MARKERS_MS / 1000 - 0.001)
+        assert delay(**changes, last_end=100.005 - MARKERS_MS / 1000 - 1e-6) == 0.0
+    assert delay(last_end=100.004) == pytest.approx(0.005)
 
 
 # --- commit metadata (rule M) ----------------------------------------------------------------------------

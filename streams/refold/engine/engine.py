@@ -210,6 +210,7 @@ class Engine(Ownership):
         return self._cadence.delay_s(
             time.monotonic(),
             last_start=self._commit_started,
+            last_end=self.last_commit,
             first_event=self.current.first_event,
             previous_event=self._previous_event,
             saturated=self.poller.flow.records > CHUNK_RECORDS,
