@@ -19,7 +19,7 @@ from refold.wire.parts import Part
 Effect: TypeAlias = Literal["none", "idempotent", "external"]
 EFFECTS: Final[tuple[Effect, ...]] = ("none", "idempotent", "external")
 
-OutcomeState: TypeAlias = Literal["done", "failed", "denied", "unknown", "awaiting_approval"]
+OutcomeState: TypeAlias = Literal["done", "failed", "denied", "unknown", "awaiting_approval", "started"]
 
 
 @dataclass(frozen=True, slots=True)
