@@ -10,14 +10,20 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.core.rulings import Accepted, Duplicate, Rejected
+from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import initial
 from refold.engine import history, rows
 from refold.engine.cache import ENTRY_BYTES, Entry, SessionCache
 from refold.engine.cadence import MARKERS_MS, SATURATED_MS, Cadence
-from refold.engine.collector import FULL_AT_LEAST_S, FULL_EVERY_S, Collector
+from refold.engine.collector import (
+    FULL_AT_LEAST_S,
+    FULL_EVERY_S,
+    MIDDLE_AT_LEAST_S,
+    MIDDLE_EVERY_S,
+    Collector,
+)
 from refold.engine.commitmeta import CommitMeta, read_group_meta
-from refold.engine.overlay import PartitionOverlay, Ruled
+from refold.engine.overlay import PartitionOverlay
 from refold.engine.quarantine import QuarantineLimit
 from refold.engine.rulings import RULINGS_MAX, RulingBook
 from refold.engine.sabotage import SABOTAGES, Sabotage
@@ -186,7 +192,7 @@ def test_rows_read_back() -> None:
 def ruled(partition: int, first: int, count: int, producer: str | None = None) -> PartitionOverlay:
     part = PartitionOverlay(partition, 1, first)
     for offset in range(first, first + count):
-        part.rulings[offset] = Ruled(Accepted(offset + 1, 0), producer)
+        part.rulings[offset] = (offset + 1, producer)
     part.next_offset = first + count
     return part
 
@@ -198,8 +204,8 @@ async def test_rulings_are_published_waited_for_and_forgotten() -> None:
     too_old = asyncio.create_task(book.wait(0, 3, 5.0))
     await asyncio.sleep(0)
     part = ruled(0, 10, 1)
-    part.rulings[11] = Ruled(Rejected("bad_frame", "because"), None)
-    part.rulings[12] = Ruled(Duplicate(4), None)
+    part.rulings[11] = (Rejected("bad_frame", "because"), None)
+    part.rulings[12] = (Duplicate(4), None)
     part.next_offset = 13
     book.publish(part)
     assert await waiting == RulingLine(0, 11, "rejected", None, "bad_frame", "because")
@@ -265,6 +271,13 @@ def test_full_collections_wait_for_idleness_but_not_for_ever() -> None:
         assert collector.due(1_000.0 + FULL_EVERY_S, 1_001.0)
         assert not collector.due(1_000.0 + FULL_EVERY_S, 900.0)  # nothing was done since
         assert collector.due(1_000.0 + FULL_AT_LEAST_S, 1_000.0 + FULL_AT_LEAST_S)
+        busy = 1_000.0 + MIDDLE_EVERY_S
+        assert not collector.middle_due(busy, busy - 1)
+        assert collector.middle_due(busy, 1_001.0)
+        assert collector.middle_due(1_000.0 + MIDDLE_AT_LEAST_S, 1_000.0 + MIDDLE_AT_LEAST_S)
+        collector.beat(busy, 1_001.0)
+        assert not collector.middle_due(busy + 1.0, busy + 1.0)
+        assert collector.due(1_000.0 + FULL_EVERY_S, 1_001.0)
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()

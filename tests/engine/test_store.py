@@ -229,7 +229,7 @@ async def test_a_session_that_cannot_be_encoded_is_quarantined_at_the_seal(
     types = [e.env.type for e in bench.journal()]
     assert types == ["SessionQuarantined", "SessionEventParked", "SessionEventParked"]
     assert part.touched[KEY].encoded == folded([*first, *bench.journal()])
-    assert {offset: r.ruling.code for offset, r in part.rulings.items()} == {  # type: ignore[union-attr]
+    assert {offset: r[0].code for offset, r in part.rulings.items()} == {  # type: ignore[union-attr]
         1: "quarantined",
         2: "quarantined",
         3: "bad_magic",

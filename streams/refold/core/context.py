@@ -21,9 +21,10 @@ from collections.abc import Iterable
 from hashlib import sha256
 from zlib import crc32
 
-from refold.core.dedup import SEQ_MASK, ring_add
+from refold.core.dedup import SEQ_MASK, ring_entry
 from refold.core.events import MessageAppended
 from refold.core.limits import (
+    DEDUP_ENTRY_BYTES,
     DEDUP_MESSAGE_IDS_MAX,
     MESSAGE_INLINE_BYTES_MAX,
     TRAIL_MAX,
@@ -98,12 +99,12 @@ def trim(session: Session) -> None:
     bytes_max = WINDOW_BYTES_MAX if hold else session.window_bytes
     recent = session.recent
     while len(recent) > count_max or session.recent_bytes > bytes_max:
-        cut = find_cut(recent, at_turns=True)
+        cut = find_cut(recent, at_turns=True, bound=session.answering)
         if not cut:
             break
         drop_prefix(session, cut)
     while len(recent) > WINDOW_MESSAGES_MAX:
-        cut = find_cut(recent, at_turns=False)
+        cut = find_cut(recent, at_turns=False, bound=session.answering)
         if cut:
             drop_prefix(session, cut)
         else:
@@ -112,12 +113,15 @@ def trim(session: Session) -> None:
         _elide_oldest(session)
 
 
-def find_cut(recent: list[Message], *, at_turns: bool) -> int:
-    """The first position after the start where the path may be cut; 0 when there is none."""
+def find_cut(recent: list[Message], *, at_turns: bool, bound: bool) -> int:
+    """The first position after the start where the path may be cut; 0 when there is none.
+
+    ``bound``: whether there may be messages that answer others.
+    """
     for cut in range(1, len(recent)):
         if at_turns and not recent[cut].turn_start:
             continue
-        if is_legal_cut(recent, cut):
+        if not bound or is_legal_cut(recent, cut):
             return cut
     return 0
 
@@ -162,11 +166,11 @@ def trail_seqs(session: Session) -> list[int]:
 def forget_messages(session: Session, messages: Iterable[Message]) -> None:
     """They are no longer held; their ids are remembered for a while (U4)."""
     held = session.held
-    ring = session.message_ids
+    entries = [session.message_ids]
     for message in messages:
         held.pop(message.id, None)
-        ring = ring_add(ring, message.id, content_of(message), message.seq, DEDUP_MESSAGE_IDS_MAX)
-    session.message_ids = ring
+        entries.append(ring_entry(message.id, content_of(message), message.seq))
+    session.message_ids = b"".join(entries)[-DEDUP_MESSAGE_IDS_MAX * DEDUP_ENTRY_BYTES :]
 
 
 def _drop_group(session: Session) -> None:

@@ -46,10 +46,13 @@ def ring_find(ring: bytes, entry_id: str) -> int:
     return at
 
 
+def ring_entry(entry_id: str, content: bytes, seq: int) -> bytes:
+    digest = blake2b(entry_id.encode(), digest_size=8).digest()
+    return digest + content + (seq & SEQ_MASK).to_bytes(4, "little")
+
+
 def ring_add(ring: bytes, entry_id: str, content: bytes, seq: int, entries_max: int) -> bytes:
-    entry = (
-        blake2b(entry_id.encode(), digest_size=8).digest() + content + (seq & SEQ_MASK).to_bytes(4, "little")
-    )
+    entry = ring_entry(entry_id, content, seq)
     if len(ring) >= entries_max * DEDUP_ENTRY_BYTES:
         return ring[DEDUP_ENTRY_BYTES:] + entry
     return ring + entry

@@ -178,6 +178,8 @@ def apply_outcome(
 def _set_answers(session: Session, message: Message, calls: list[Call]) -> None:
     seqs = sorted({c.message_seq for c in calls if c.message_seq and c.message_seq != message.seq})
     message.answers = tuple(seqs[-ANSWERS_MAX:])
+    if seqs:
+        session.answering = True
 
 
 def place_result(session: Session, message: Message, parent_id: str | None) -> None:

@@ -290,6 +290,7 @@ class Session:
 
     __slots__ = (
         "aliases",
+        "answering",
         "branch_bytes",
         "branch_messages",
         "calls",
@@ -387,6 +388,8 @@ class Session:
         #: Messages off the active path, by id, in the order of their seq.
         self.branch_messages: dict[str, Message] = {}
         self.branch_bytes = 0
+        #: False while no held message answers a call, True once one may: then cuts must be looked at closely.
+        self.answering = False
         #: Every held message: system, recent, branches, orphans.
         self.held: dict[str, Message] = {}
         #: Id of the last message of the active path, "" at the root.

@@ -7,9 +7,9 @@ assignment epoch under which it was folded; committing an entry of another epoch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from refold.core.rulings import Accepted, Rejected, Ruling
+from refold.core.rulings import Accepted, Duplicate, Rejected
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 
@@ -54,9 +54,9 @@ class Touched:
         self.seq = 0
 
 
-class Ruled(NamedTuple):
-    ruling: Ruling
-    producer_id: str | None
+#: A ruling and the stamp of the producer it is for. The common one, accepted, is only its seq, and the pair a
+#: plain tuple: thousands of these are kept, and the cycle collector soon lets go of what holds no objects.
+Ruled: TypeAlias = tuple[int | Duplicate | Rejected, str | None]
 
 
 class PartitionOverlay:
@@ -162,8 +162,10 @@ def apply(overlay: Overlay, part: PartitionOverlay, record: Record, effects: Eff
     if ruling is None:
         overlay.forwards += 1
     else:
-        part.rulings[record.offset] = Ruled(ruling, effects.producer_id)
-        if type(ruling) is not Accepted:
+        if isinstance(ruling, Accepted):
+            part.rulings[record.offset] = (ruling.seq, effects.producer_id)
+        else:
+            part.rulings[record.offset] = (ruling, effects.producer_id)
             if isinstance(ruling, Rejected):
                 overlay.rejected[ruling.code] = overlay.rejected.get(ruling.code, 0) + 1
             else:

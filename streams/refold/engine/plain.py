@@ -14,10 +14,9 @@ from typing import Protocol
 from confluent_kafka import Message
 
 from refold.core.plain import append_plain
-from refold.core.rulings import Accepted
 from refold.engine import recordheaders
 from refold.engine.cache import SessionCache
-from refold.engine.overlay import Journal, Overlay, PartitionOverlay, Ruled, touch
+from refold.engine.overlay import Journal, Overlay, PartitionOverlay, touch
 from refold.engine.step import SMALL_BYTES, StepView
 from refold.wire.journal import journal_frame
 from refold.wire.plain import marks_of, read_plain_record
@@ -93,7 +92,7 @@ def fold_plain(
         touched.events.append(len(journal))
         journal.append(make(Journal, (entry.key, record, headers)))
         size += len(record)
-        rulings[offset] = make(Ruled, (Accepted(seq, time_ms), plain[0]))
+        rulings[offset] = (seq, plain[0])
         at += 1
         part.next_offset = offset + 1
     done = at - first

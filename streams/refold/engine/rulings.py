@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from refold.core.rulings import Accepted, Duplicate
+from refold.core.rulings import Duplicate
 from refold.engine.overlay import PartitionOverlay, Ruled
 from refold.wire.owner import RulingLine
 
@@ -110,7 +110,7 @@ class RulingBook:
     def _tell(self, part: PartitionOverlay) -> None:
         lines: dict[str, list[bytes]] = {}
         for offset, ruled in part.rulings.items():
-            producer = ruled.producer_id
+            producer = ruled[1]
             if producer is not None and producer in self._sinks:
                 lines.setdefault(producer, []).append(line(part.partition, offset, ruled).to_bytes() + b"\n")
         for producer, parts in lines.items():
@@ -120,9 +120,9 @@ class RulingBook:
 
 
 def line(partition: int, offset: int, ruled: Ruled) -> RulingLine:
-    ruling = ruled.ruling
-    if isinstance(ruling, Accepted):
-        return RulingLine(partition, offset, "accepted", ruling.seq)
+    ruling = ruled[0]
+    if isinstance(ruling, int):
+        return RulingLine(partition, offset, "accepted", ruling)
     if isinstance(ruling, Duplicate):
         return RulingLine(partition, offset, "duplicate", ruling.of_seq)
     return RulingLine(partition, offset, "rejected", None, ruling.code, ruling.reason)

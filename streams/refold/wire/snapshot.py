@@ -214,6 +214,8 @@ def _messages(session: Session, cursor: Cursor) -> tuple[list[Message], int]:
     for message in messages:
         held[message.id] = message
         size += message.size
+        if message.answers:
+            session.answering = True
     return messages, size
 
 

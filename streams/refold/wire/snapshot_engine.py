@@ -167,6 +167,7 @@ def _read_orphan(session: Session, cursor: Cursor) -> None:
     ]
     cursor.end(count)
     orphan = Orphan(message, results)
+    session.answering = session.answering or bool(message.answers)
     session.orphans.append(orphan)
     session.orphans_bytes += orphan_cost(orphan)
     session.held[message.id] = message
