@@ -269,7 +269,7 @@ def test_w2_a_result_after_its_call_was_trimmed_joins_the_range() -> None:
 
 
 def test_tool_results_are_in_the_context_exactly_once() -> None:
-    """L8: as a made message from a tool event, then as the producer's own message in the same place."""
+    """W6: as a made message from a tool event, then as the producer's own message in the same place."""
     inbox = Inbox().ok(
         message("u"),
         message("a", "assistant", [text("let me see"), call("c1", operation_id="op1")]),

@@ -107,7 +107,7 @@ def _never(
     if hasattr(decoded, "message_id") and hasattr(decoded, "role"):
         held = decoded.message_id in session.held
         assert held or ring_find(session.message_ids, decoded.message_id) >= 0, at
-    # L8: no result is shown twice on the active path.
+    # W6: no result is shown twice on the active path.
     shown = [m.answers for m in session.recent if m.from_tool_event]
     assert len(shown) == len(set(shown)), at
     assert ring_find(session.event_ids, event_id) >= 0, at

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
 from collections.abc import Callable
 
 import pytest
 
 from refold.core import Session, well_formed
+from refold.core.session import SNAPSHOT_VERSION
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.wire.codec import decode, encode
 from refold.wire.schemafiles import load_schema_files, schema_root
@@ -14,7 +18,8 @@ from refold.wire.schemas import registry
 from refold.wire.snapshot import SUBJECT, decode_session, decode_snapshot, encode_snapshot
 from refold.wire.writers import compile_writer
 
-from .build import Inbox, call, event, fold_bytes, intended, message, outcome, result, text
+from .build import Inbox, call, event, fold_bytes, intended, message, outcome, result, started, text
+from .golden import GOLDEN
 
 
 def rich() -> Inbox:
@@ -32,6 +37,7 @@ def rich() -> Inbox:
         message("a2b", "assistant", parent_id="u2"),
         outcome("op9", None, "early"),
         event("ContextSummarized", text="so far", through_message_id="@e6"),
+        started("g", params='{"n":1}'),
     )
     return inbox
 
@@ -40,8 +46,8 @@ def test_the_public_part_reads_as_documented() -> None:
     value = encode_snapshot(rich().session)
     state = decode_snapshot(value)
     assert "engine" not in state
-    assert (state["tenant"], state["session_id"], state["seq"], state["version"]) == ("acme", "s1", 12, 1)
-    assert state["frontier"] == [{"topic": "inbox", "partition": 3, "next_offset": 12}]
+    assert (state["tenant"], state["session_id"], state["seq"], state["version"]) == ("acme", "s1", 13, 2)
+    assert state["frontier"] == [{"topic": "inbox", "partition": 3, "next_offset": 13}]
     context = state["context"]
     assert [m["message_id"] for m in context["system"]] == ["s"]
     assert context["summary"] == {"text": "so far", "through_message_id": "@e6", "through_seq": 7, "seq": 12}
@@ -70,7 +76,7 @@ def test_d26_a_record_of_an_older_schema_is_read_with_the_defaults() -> None:
     value = encode_snapshot(inbox.session)
     record = decode(value).record
     files = load_schema_files(schema_root())
-    newest = next(f.schema for f in files.versions if f.subject == SUBJECT)
+    newest = [f.schema for f in files.versions if f.subject == SUBJECT][-1]
     older = {**newest, "fields": [f for f in newest["fields"] if f["name"] not in ("parked", "facts")]}
     pieces: list[bytes] = []
     compile_writer(older)(pieces.append, {k: v for k, v in record.items() if k not in ("parked", "facts")})
@@ -80,6 +86,33 @@ def test_d26_a_record_of_an_older_schema_is_read_with_the_defaults() -> None:
     session = decode_session(encode(SUBJECT, read))
     assert session.parked == 0
     assert encode_snapshot(session) == value
+
+
+def test_d26_states_that_version_1_wrote_go_on_as_if_this_version_had_written_them() -> None:
+    """D26: real state records of schema version 1, from all along the golden history: each loads, encodes to
+    what this version's fold has at that record, and folds on to the same end."""
+    kept = json.loads((GOLDEN.parent / "session_states_v1.json").read_text(encoding="utf-8"))["states"]
+    old = {item["record"]: bytes.fromhex(item["state"]) for item in kept}
+    records = json.loads(GOLDEN.read_text(encoding="utf-8"))["records"]
+    inbox = Inbox()
+    inbox.check = False
+    compared = 0
+    for number, record in enumerate(records):
+        inbox.put(bytes.fromhex(record["value"]), record["append_ms"])
+        if number not in old:
+            continue
+        assert decode(old[number]).version == 1
+        session = decode_session(old[number])
+        well_formed(session)
+        assert encode_snapshot(session) == encode_snapshot(inbox.session), number
+        other = Inbox(session)
+        other.check, other.offset, other.clock = False, inbox.offset, inbox.clock
+        for later in records[number + 1 : number + 6]:
+            other.put(bytes.fromhex(later["value"]), later["append_ms"])
+            state = encode_snapshot(session) if session.exists else b""
+            assert hashlib.sha256(state).hexdigest() == later["state"], (number, later["ruling"])
+        compared += 1
+    assert compared == len(old) == 15
 
 
 def test_d26_fields_that_follow_from_others_may_be_missing_in_old_records() -> None:
@@ -100,7 +133,7 @@ def test_d26_fields_that_follow_from_others_may_be_missing_in_old_records() -> N
 def test_a_newer_snapshot_version_is_refused_with_the_way_out() -> None:
     record = decode(encode_snapshot(rich().session)).record
     with pytest.raises(InvalidRecord, match="upgrade"):
-        decode_session(encode(SUBJECT, {**record, "version": 2}))
+        decode_session(encode(SUBJECT, {**record, "version": SNAPSHOT_VERSION + 1}))
 
 
 def test_damaged_records_are_refused_never_misread() -> None:
@@ -149,8 +182,20 @@ FAULTS: dict[str, tuple[str, Callable[[Session], object]]] = {
     "a wrong count of open calls": ("S6", lambda s: setattr(s, "open_calls", 9)),
     "a row under another key": ("S6", lambda s: setattr(s.calls["op1"], "operation_id", "x")),
     "an active summary that is not there": ("S7", lambda s: setattr(s, "summary", None)),
+    "a generation from the future": ("S1", lambda s: setattr(s.generations["g"], "updated_seq", 99)),
+    "an open generation without holder": ("S9", lambda s: setattr(s.generations["g"], "holder", None)),
+    "an ended generation with a lease": ("S9", lambda s: setattr(s.generations["g"], "state", "failed")),
+    "a generation under another key": ("S9", lambda s: setattr(s.generations["g"], "generation_id", "x")),
+    "too many open generations": ("S5", lambda s: _copies(s, 9)),
     "a session without events that holds something": ("S1", lambda s: setattr(s, "seq", 0)),
 }
+
+
+def _copies(session: Session, count: int) -> None:
+    for number in range(count):
+        row = copy.copy(session.generations["g"])
+        row.generation_id = f"g{number}"
+        session.generations[row.generation_id] = row
 
 
 def _lone_result(session: Session) -> None:

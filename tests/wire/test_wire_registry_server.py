@@ -23,6 +23,9 @@ from refold.wire.schemas import registry
 from wire.served import Served
 from wire.support import SUBJECTS, sample
 
+#: Those whose values have a subject of ours.
+TOPICS = ("inbox", "journal", "state", "history", "batches", "generations", "review")
+
 ENVELOPE = Envelope("e-1", "acme", "s-1", "MessageAppended", event_time_ms=1, payload=b"\0\1")
 
 
@@ -80,11 +83,11 @@ def test_a_plain_serializer_writes_envelopes_we_read(
 
 
 def test_the_client_finds_subjects_versions_ids_and_guids(client: SchemaRegistryClient) -> None:
-    aliases = {f"app.{topic}-value" for topic in ("inbox", "journal", "state", "history")}
+    aliases = {f"app.{topic}-value" for topic in TOPICS}
     assert set(client.get_subjects()) == {*SUBJECTS, *aliases}
     for subject in SUBJECTS:
         entry = registry().get(subject)
-        assert client.get_versions(subject) == [entry.version]
+        assert client.get_versions(subject) == list(range(1, entry.version + 1))
         latest = client.get_latest_version(subject)
         assert (latest.schema_id, latest.version, latest.subject) == (entry.id, entry.version, subject)
         assert json.loads(latest.schema.schema_str) == entry.schema
@@ -155,7 +158,7 @@ def test_the_remaining_paths(url: str) -> None:
             == entry.text
         )
         assert http.get("/subjects", params={"subjectPrefix": "app."}).json() == sorted(
-            f"app.{topic}-value" for topic in ("inbox", "journal", "state", "history")
+            f"app.{topic}-value" for topic in TOPICS
         )
         rows = http.get("/schemas", params={"subjectPrefix": "refold.part.", "latestOnly": "true"}).json()
         assert {row["subject"] for row in rows} == {s for s in SUBJECTS if s.startswith("refold.part.")}

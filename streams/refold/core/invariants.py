@@ -11,11 +11,13 @@ S4  The kept byte counts are the sums of what is held.
 S5  Every bound of refold.core.limits holds.
 S6  ``open_calls`` counts the rows that are not final; a row's key is its operation id.
 S7  A summary is active only on the path that contains its message.
+S9  Open generations have a holder and a lease, ended ones neither; a row's key is its generation id.
 S8  An encoded snapshot is at most STATE_RECORD_BYTES_MAX bytes (follows from S5; checked by the encoder).
 """
 
 from __future__ import annotations
 
+from refold.core.generations import is_open
 from refold.core.ledger import is_final
 from refold.core.limits import (
     ALIASES_MAX,
@@ -25,9 +27,11 @@ from refold.core.limits import (
     DEDUP_ENTRY_BYTES,
     DEDUP_EVENT_IDS_MAX,
     DEDUP_MESSAGE_IDS_MAX,
+    ENDED_GENERATIONS_MAX,
     FACTS_BYTES_MAX,
     FACTS_MAX,
     OPEN_CALLS_MAX,
+    OPEN_GENERATIONS_MAX,
     ORPHANS_BYTES_MAX,
     ORPHANS_MAX,
     PRODUCERS_MAX,
@@ -54,7 +58,14 @@ def check(session: Session, holds: bool, label: str, what: str) -> None:
 def well_formed(session: Session) -> None:
     """Raises InvariantViolation naming the label. Linear in what is held."""
     if not session.exists:
-        empty = not (session.held or session.calls or session.facts or session.producers or session.event_ids)
+        empty = not (
+            session.held
+            or session.calls
+            or session.facts
+            or session.producers
+            or session.event_ids
+            or session.generations
+        )
         check(session, empty, "S1", "a session without events holds something")
         return
     _path(session)
@@ -62,6 +73,8 @@ def well_formed(session: Session) -> None:
     _bounds(session)
     if session.calls:
         _ledger(session)
+    if session.generations:
+        _generations(session)
     summary = session.summary
     if summary is not None:
         check(session, summary.seq <= session.seq, "S1", "the summary is from the future")
@@ -141,3 +154,16 @@ def _ledger(session: Session) -> None:
     check(session, open_calls <= OPEN_CALLS_MAX, "S5", "open calls")
     check(session, len(session.calls) - open_calls <= CLOSED_CALLS_MAX, "S5", "final rows")
     check(session, session.calls_bytes <= TOOLS_BYTES_MAX, "S5", "the ledger's bytes")
+
+
+def _generations(session: Session) -> None:
+    open_rows = 0
+    for generation_id, row in session.generations.items():
+        if row.updated_seq > session.seq or row.started_seq > row.updated_seq:
+            check(session, False, "S1", "a generation is from the future")
+        check(session, row.generation_id == generation_id, "S9", "a generation's key")
+        held = (row.holder is not None, row.lease_until_ms is not None)
+        check(session, held == (is_open(row), is_open(row)), "S9", "a generation's holder or lease")
+        open_rows += is_open(row)
+    check(session, open_rows <= OPEN_GENERATIONS_MAX, "S5", "open generations")
+    check(session, len(session.generations) - open_rows <= ENDED_GENERATIONS_MAX, "S5", "ended generations")

@@ -1,6 +1,6 @@
 """What calls gave: matching results to rows, and putting the messages that show them in their place.
 
-Every result is shown in the context exactly once (L8): as the message a producer appended, or, for a result
+Every result is shown in the context exactly once (W6): as the message a producer appended, or, for a result
 that came as a tool event, as a message made from it (``from_tool_event``). When a producer then also appends
 the message, it takes the made one's place. A message of nothing but results belongs to its calls' place:
 
@@ -134,7 +134,7 @@ def apply_results(session: Session, message: Message, event: MessageAppended) ->
 def apply_outcome(
     session: Session, seq: int, message: Message, call: Call | None, event: ToolCallCompleted
 ) -> None:
-    """ToolCallCompleted or ToolCallFailed: close the row and show the result (L8)."""
+    """ToolCallCompleted or ToolCallFailed: close the row and show the result (W6)."""
     state: CallState = "failed" if isinstance(event, ToolCallFailed) else "done"
     if call is None:
         result = OrphanResult(
