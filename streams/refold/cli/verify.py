@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -89,6 +90,75 @@ def chaos(
         )
         outcome = run_chaos(plan, settings, out.note, keep=keep)
     _show(out, outcome)
+    out.result(outcome.as_json())
+    if not outcome.clean:
+        raise typer.Exit(EXIT_DIFFERENCE)
+
+
+@app.command()
+def effects(
+    seed: Annotated[int, typer.Option(help="Decides tools, failures, deaths and victims.")] = 1,
+    conversations: Annotated[
+        int, typer.Option(min=1, max=200, help="Conversations, of the 200 of the data set.")
+    ] = 200,
+    seconds: Annotated[
+        float, typer.Option(min=5, help="How long deaths may go on; the rest is then played without.")
+    ] = 170.0,
+    agents: Annotated[int, typer.Option(min=2, max=16, help="Agent processes.")] = 4,
+    kills_per_boundary: Annotated[
+        int | None, typer.Option(min=1, help="Deaths of agents at each of the 8 boundaries. Default: 6.")
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:OBJECT",
+            help="Your agent instead of refold's own. See refold.ops.effects.protocol.",
+        ),
+    ] = None,
+    sabotage: Annotated[
+        str | None,
+        typer.Option(
+            help="Break one rule; the run must then exit 1: rerun-unknown, no-lease, "
+            "lookup-not-authoritative, result-before-effect, unstable-key."
+        ),
+    ] = None,
+    session_timeout_ms: Annotated[
+        int | None,
+        typer.Option(
+            help="How long until a silent worker is given up. Default: 3 s embedded, 6 s on a cluster."
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave topics, ledger, data and logs for inspection.")
+    ] = False,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tools with real effects while agents and workers are killed at every boundary of a call; then the
+    outside world's ledger is compared with what should have happened.
+
+    Without --bootstrap (and REFOLD_BOOTSTRAP) a Kafka is started for the run and removed with it.
+    """
+    from refold.ops.effects.plan import plan_for
+    from refold.ops.effects.run import check_plan, run_effects
+
+    out = Output(as_json)
+    plan = plan_for(
+        seed=seed,
+        conversations=conversations,
+        seconds=seconds,
+        agents=agents,
+        kills_per_boundary=kills_per_boundary,
+        agent=agent,
+        sabotage=sabotage,
+    )
+    check_plan(plan)  # what is wrong with the call is said before a broker is started for it
+    with _cluster(bootstrap, out) as (address, embedded):
+        settings = settings_for(bootstrap=address)
+        default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
+        plan = replace(plan, session_timeout_ms=session_timeout_ms or default)
+        outcome = run_effects(plan, settings, out.note, keep=keep)
+    outcome.show(out)
     out.result(outcome.as_json())
     if not outcome.clean:
         raise typer.Exit(EXIT_DIFFERENCE)

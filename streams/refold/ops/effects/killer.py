@@ -1,0 +1,187 @@
+"""Deaths of agent processes, one after the other, each at the boundary the plan names.
+
+A *kill* is armed in a process that is playing, seen by its line in the hit file, and the process is started
+again; its conversations went back to the queue. A *freeze* stops the process in front of an effect; others
+take its conversations over; when the frozen call has been taken over (its row changed hands or state, read
+from the session itself), the process is woken, runs into the effect, plays on for a moment as a second runner
+of all its conversations, and is killed. Freezes run beside the kills, one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from refold.client import Refold
+from refold.errors import TransientError
+from refold.ops.effects.boundaries import arm, disarm, hits
+from refold.ops.effects.crew import AgentProcess, Crew
+from refold.ops.effects.plan import AgentDeath, EffectsPlan
+
+POLL_S: Final = 0.02
+#: A boundary is reached with the next call, in well under a second; calls of one kind take longer.
+POINT_S_MAX: Final = 6.0
+#: A process that has taken the spec acts at once.
+ACT_S_MAX: Final = 10.0
+#: Lease over, taken over, looked up, perhaps while a worker restarts.
+TAKEOVER_S_MAX: Final = 25.0
+#: A woken process needs one request to the gateway.
+WOKEN_S_MAX: Final = 10.0
+#: How long a woken process plays on as the second runner of its conversations.
+SECOND_RUNNER_S: Final = 1.5
+#: Conversations begun ahead of the deaths, so that every process has something in hand.
+AHEAD_DEATHS: Final = 8
+#: A death whose boundary was not reached is dealt again, this often.
+REDEALS_MAX: Final = 3
+
+
+@dataclass(slots=True)
+class AgentEnd:
+    """What happened. ``then``: of a freeze, what the woken process' effect came to."""
+
+    at_s: float
+    agent: str
+    death: AgentDeath
+    session: str
+    operation: str
+    taken_over: bool = False
+    then: str = ""
+
+
+class Killer:
+    """Carries the plan's deaths out. ``held``: sessions in which a frozen or woken process may still act."""
+
+    def __init__(self, plan: EffectsPlan, crew: Crew, client: Refold, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._crew = crew
+        self._client = client
+        self._say = say
+        self._chance = plan.random("victims")
+        self._started = time.monotonic()
+        self._freezing = asyncio.Lock()
+        self.ends: list[AgentEnd] = []
+        self.held: Counter[str] = Counter()
+
+    @property
+    def time_left_s(self) -> float:
+        return self._plan.seconds - (time.monotonic() - self._started)
+
+    async def run(self, after_each: Callable[[int, int], None]) -> None:
+        """Until all are dealt, the conversations are over, or the time is. ``after_each(done, of)``."""
+        dealt = self._plan.deaths()
+        redeals: Counter[AgentDeath] = Counter()
+        number, of = 0, len(dealt)
+        share = self._crew.progress.total / max(1, of)
+        async with asyncio.TaskGroup() as freezes:
+            while dealt and self.time_left_s > 0 and not self._crew.progress.over:
+                self._crew.allow(round((number + AHEAD_DEATHS) * share))
+                death = dealt.pop(0)
+                agent = await self._victim()
+                if agent is None:
+                    break
+                hit = await self._at_boundary(agent, death)
+                if hit is None:
+                    redeals[death] += 1
+                    if redeals[death] <= REDEALS_MAX:
+                        dealt.insert(min(2, len(dealt)), death)
+                    # Perhaps no conversation in hand has such a call: let more begin.
+                    number += 1
+                    continue
+                number += 1
+                at = round(time.monotonic() - self._started, 1)
+                end = AgentEnd(at, agent.name, death, hit["session"], hit["operation"])
+                self.ends.append(end)
+                if death.action == "stop":
+                    agent.frozen = True  # before anybody looks for the next victim
+                    freezes.create_task(self._freeze(agent, end))
+                else:
+                    self._say(f"  {at:6.1f} s  SIGKILL {agent.name} {death.boundary} {hit['kind']}".rstrip())
+                    await self._crew.restart(agent)
+                after_each(len(self.ends), of)
+        self._crew.allow(self._crew.progress.total)
+
+    async def _victim(self) -> AgentProcess | None:
+        """A living process with something in hand; ``None`` when there will be none any more."""
+        while not self._crew.progress.over and self.time_left_s > 0:
+            self._crew.check()
+            able = [agent for agent in self._crew.agents if agent.able and agent.playing]
+            if able:
+                return able[self._chance.randrange(len(able))]
+            await asyncio.sleep(POLL_S)
+        return None
+
+    async def _at_boundary(self, agent: AgentProcess, death: AgentDeath) -> Mapping[str, str] | None:
+        """Arm it and wait until it was hit; ``None`` (disarmed) when no call came there."""
+        if death.action == "stop":
+            await self._freezing.acquire()
+        arm(agent.point_path, death.spec)
+        deadline = time.monotonic() + POINT_S_MAX
+        while time.monotonic() < deadline and agent.alive:
+            if found := hits(agent.point_path):
+                return await self._acted(agent, death, found[0])
+            await asyncio.sleep(POLL_S)
+        if not disarm(agent.point_path):
+            deadline = time.monotonic() + ACT_S_MAX
+            while time.monotonic() < deadline:
+                if found := hits(agent.point_path):
+                    return await self._acted(agent, death, found[0])
+                await asyncio.sleep(POLL_S)
+        if death.action == "stop":
+            self._freezing.release()
+        return None
+
+    async def _acted(
+        self, agent: AgentProcess, death: AgentDeath, hit: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        if death.action == "kill" and agent.process is not None:
+            await asyncio.wait_for(agent.process.wait(), ACT_S_MAX)
+        return hit
+
+    async def _freeze(self, agent: AgentProcess, end: AgentEnd) -> None:
+        held = list(agent.playing)
+        self.held.update(held)
+        try:
+            self._crew.take_back(agent)
+            end.taken_over = await self._taken_over(end)
+            agent.signal(signal.SIGCONT)
+            deadline = time.monotonic() + WOKEN_S_MAX
+            while time.monotonic() < deadline and agent.alive and not end.then:
+                end.then = next((row["then"] for row in hits(agent.point_path) if "woken" in row), "")
+                await asyncio.sleep(POLL_S)
+            await asyncio.sleep(SECOND_RUNNER_S)
+            self._say(
+                f"  {end.at_s:6.1f} s  SIGSTOP {agent.name} before_effect {end.death.kind}, "
+                f"{'taken over' if end.taken_over else 'NOT taken over'}, woken: {end.then or 'nothing'}"
+            )
+        finally:
+            agent.signal(signal.SIGKILL)
+            if agent.process is not None:
+                await agent.process.wait()
+            await self._crew.restart(agent)
+            self.held.subtract(held)
+            self._freezing.release()
+
+    async def _taken_over(self, end: AgentEnd) -> bool:
+        """Whether the frozen call has another holder or state than when it froze, by its session's state."""
+        session = self._client.session(end.session)
+        before: Any = None
+        deadline = time.monotonic() + self._plan.lease_s + TAKEOVER_S_MAX
+        while time.monotonic() < deadline:
+            try:
+                view = await session.state(min_seq=0)
+            except TransientError:
+                view = None
+            rows = [] if view is None else view.data["tools"]
+            row = next((r for r in rows if r["operation_id"] == end.operation), None)
+            if row is not None:
+                now = row["state"], row["holder"], row["attempt"]
+                if before is not None and now != before:
+                    return True
+                before = now
+            await asyncio.sleep(POLL_S * 5)
+        return False
