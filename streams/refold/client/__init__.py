@@ -16,6 +16,7 @@ from __future__ import annotations
 from refold.client.client import Change, JournalItem, Refold
 from refold.client.context import Context
 from refold.client.events import SessionEvent
+from refold.client.generations import Follow, Frame, Generation, LeaseLost, Outcome, ProviderFailed
 from refold.client.ordering import EarlierEventFailed
 from refold.client.positions import Position
 from refold.client.receipts import Receipt, Refused, Ruling
@@ -30,10 +31,16 @@ __all__ = [
     "Change",
     "Context",
     "EarlierEventFailed",
+    "Follow",
+    "Frame",
+    "Generation",
     "JournalItem",
+    "LeaseLost",
+    "Outcome",
     "Part",
     "PlanStep",
     "Position",
+    "ProviderFailed",
     "Receipt",
     "Recovery",
     "Refold",

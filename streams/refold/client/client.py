@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from refold.client.bulk import Batch, batches
 from refold.client.connection import Connection, Options, new_producer_id, now_ms
 from refold.client.events import SessionEvent, event_of
+from refold.client.generations.follow import Follow
+from refold.client.generations.limits import LOOKBACK_S_DEFAULT
+from refold.client.generations.registry import Answer, Generators, Lookup, Mode
+from refold.client.generations.service import Generations
+from refold.client.generations.supervisor import Supervisor
 from refold.client.positions import Position
 from refold.client.session import Session
 from refold.client.snapshots import Frontier, SnapshotView
@@ -20,6 +25,8 @@ from refold.settings import Settings
 
 #: How long closing waits for events in flight.
 CLOSE_TIMEOUT_S: Final = 10.0
+
+A = TypeVar("A", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,9 @@ class Refold:
             producer_epoch=now_ms() if producer_epoch is None else producer_epoch,
         )
         self._connection: Connection | None = None
+        #: What this process can generate, by name; usable before the client is open.
+        self.generators = Generators()
+        self._generations: Generations | None = None
 
     async def __aenter__(self) -> Self:
         """Connect. Raises when the cluster does not answer or the inbox topic does not exist."""
@@ -97,14 +107,20 @@ class Refold:
             await connection.close(0.0)
             raise
         self._connection = connection
+        self._generations = Generations(connection, self.generators)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for events in flight (at most ``CLOSE_TIMEOUT_S``), then disconnect."""
-        connection, self._connection = self.connection, None
-        await connection.close(CLOSE_TIMEOUT_S)
+        """Let running answers end (a few seconds; the rest is another process's to go on with), wait for
+        events in flight (at most ``CLOSE_TIMEOUT_S``), then disconnect."""
+        connection, generations = self.connection, self.generations
+        try:
+            await generations.close()
+        finally:
+            self._connection = self._generations = None
+            await connection.close(CLOSE_TIMEOUT_S)
 
     @property
     def connection(self) -> Connection:
@@ -118,7 +134,52 @@ class Refold:
 
     def session(self, session: str, *, tenant: str | None = None) -> Session:
         """A session by its id; it need not exist. Cheap, and asks nobody. Raises InvalidRecord (bad_key)."""
-        return Session(self.connection, tenant or self._options.tenant, session)
+        return Session(self.connection, tenant or self._options.tenant, session, self.generations)
+
+    @property
+    def generations(self) -> Generations:
+        """What runs and is followed in this client."""
+        if self._generations is None:
+            raise UsageError("the client is not open: use `async with Refold(...) as rf:`")
+        return self._generations
+
+    def generator(
+        self, name: str, *, lookup: Lookup | None = None, mode: Mode = "continue", overlap: bool = True
+    ) -> Callable[[A], A]:
+        """Decorator: register an answer function under a name, so that any process with the same name can go
+        on with its generations. ``lookup``, ``mode`` and ``overlap`` say how, see
+        :class:`refold.client.generations.registry.Generator`."""
+        return self.generators.register(name, lookup=lookup, mode=mode, overlap=overlap)
+
+    def follow(
+        self, session: Session | str, generation: str, after: int = 0, client: str | None = None
+    ) -> Follow:
+        """Frames of a generation, from any process: after seq ``after``, then live, until its end.
+
+        ``client`` names the follower for acks. Nothing is read before it is iterated (or ``.sse()`` is).
+        Iterating raises NotFound for a generation nobody knows, UnavailableError beyond the followers' limit;
+        a broker or worker that is away is waited for.
+        """
+        found = self.session(session) if isinstance(session, str) else session
+        return self.generations.follow(found, generation, after=after, client=client)
+
+    async def ack(
+        self, session: Session | str, generation: str, client: str, seq: int, *, attempt: int | None = None
+    ) -> None:
+        """Record that ``client`` has the generation up to ``seq`` (of ``attempt``, default the present
+        text's); returns when that is durable. Never goes back, never beyond what exists."""
+        found = self.session(session) if isinstance(session, str) else session
+        await self.generations.ack(found, generation, client, seq, attempt=attempt)
+
+    async def supervise(self, *generators: Answer | str, lookback: float = LOOKBACK_S_DEFAULT) -> None:
+        """Take over generations whose process fell silent; runs until cancelled, as a task of yours.
+
+        ``generators``: functions or names; none: all that are registered here. ``lookback``: how many seconds
+        of the past to look through for what was open before this process started. Several processes may
+        supervise: the fold grants each attempt once.
+        """
+        names = frozenset(g if isinstance(g, str) else self.generators.of(g).name for g in generators)
+        await Supervisor(self, self.generations, names, lookback).run()
 
     async def states(
         self, since: Position | str | None = None, *, follow: bool = False

@@ -11,7 +11,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 import aiohttp
@@ -43,6 +43,12 @@ def session_path(tenant: str, session: str) -> str:
     """Percent-encoded path; dots too, because ``..`` would be resolved away as a path segment."""
     parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, session))
     return "/v1/sessions/" + "/".join(parts)
+
+
+def generation_path(tenant: str, session: str, generation: str) -> str:
+    """As :func:`session_path`, for ``GET /v1/generations``."""
+    parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, session, generation))
+    return "/v1/generations/" + "/".join(parts)
 
 
 class Owners:
@@ -96,6 +102,20 @@ class Owners:
         path = session_path(tenant, session) + "/history"
         answer = await self._ask(partition, path, {"after": after, "limit": limit}, timeout_s)
         return None if answer.status == 404 else (HistoryAnswer.from_bytes(answer.body), answer.seq)
+
+    async def generation(
+        self, partition: int, tenant: str, session: str, generation: str, *, wait_ms: int, timeout_s: float
+    ) -> dict[str, Any] | None:
+        """``row`` and ``progress`` of a generation, committed; ``None`` when neither is known.
+
+        ``wait_ms``: how long the owner waits for the begin to be folded; ``progress`` is ``None`` until then.
+        """
+        path = generation_path(tenant, session, generation)
+        params = {"wait_ms": wait_ms} if wait_ms else {}
+        answer = await self._ask(partition, path, params, timeout_s, not_reached_is_an_answer=True)
+        if answer.status == 504:
+            return {"row": None, "progress": None}
+        return None if answer.status == 404 else _problem(answer.body)
 
     async def ruling(
         self, partition: int, offset: int, timeout_s: float, *, wait_s: float = 0.0
@@ -222,7 +242,7 @@ class RulingForgotten(RefoldError):
     """Ruled on too long ago for the owner to remember. The topics know; see ``fallback``."""
 
 
-def _problem(body: bytes) -> dict[str, object]:
+def _problem(body: bytes) -> dict[str, Any]:
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:

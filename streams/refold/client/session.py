@@ -1,28 +1,42 @@
-"""One session: writes, reads and tools together."""
+"""One session: writes, reads, tools and generations together."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from refold.client.connection import Connection
+from refold.client.generations.session_generations import SessionGenerations
 from refold.client.publishing import Publisher
 from refold.client.reads import SessionReads
 from refold.client.tools.session_tools import SessionTools
 from refold.client.writes import SessionWrites
 from refold.core.slots import make_key
 
+if TYPE_CHECKING:
+    from refold.client.generations.service import Generations
 
-class Session(SessionWrites, SessionReads, SessionTools):
+
+class Session(SessionWrites, SessionReads, SessionTools, SessionGenerations):
     """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of
     one client share its send queue and what it saw accepted."""
 
-    def __init__(self, connection: Connection, tenant: str, session: str) -> None:
+    def __init__(
+        self, connection: Connection, tenant: str, session: str, generations: Generations | None = None
+    ) -> None:
         self.tenant = tenant
         self.id = session
         self.key = make_key(tenant, session)
         self._connection = connection
+        self._generations = generations
         self._publisher = Publisher(connection, tenant, session, self.key)
 
     def __repr__(self) -> str:
         return f"Session({self.tenant}/{self.id})"
+
+    @property
+    def publisher(self) -> Publisher:
+        """What appends its events."""
+        return self._publisher
 
     @property
     def last_seq(self) -> int:

@@ -14,6 +14,9 @@ from refold.wire.snapshot import decode_snapshot
 #: States of a tool row that no event changes any more.
 FINAL_CALL_STATES: Final = frozenset({"done", "failed", "denied"})
 
+#: States of a generation that is not over.
+OPEN_GENERATION_STATES: Final = frozenset({"started", "stopping"})
+
 Frontier = Mapping[tuple[str, int], int]
 
 
@@ -62,3 +65,13 @@ class SnapshotView:
     def open_calls(self) -> list[Mapping[str, Any]]:
         """Tool rows without a final outcome (``unknown`` included), in the order asked."""
         return [row for row in self.data["tools"] if row["state"] not in FINAL_CALL_STATES]
+
+    @property
+    def generations(self) -> list[Mapping[str, Any]]:
+        """Rows of the open generations and of the last that ended, in the order they were started."""
+        return list(self.data["generations"])
+
+    @property
+    def open_generations(self) -> list[Mapping[str, Any]]:
+        """Rows of the generations that are not over."""
+        return [row for row in self.data["generations"] if row["state"] in OPEN_GENERATION_STATES]

@@ -1,0 +1,179 @@
+"""The hub's thread: one consumer that is assigned, never subscribed, and hands records to the event loop.
+
+``read_committed``: what a follower is shown, a worker that folds has seen or will see. The thread is given
+the partitions to read; it tells where each begins (its last stable offset then), which is where live begins.
+
+Back-pressure: at most ``HUB_BATCHES_MAX`` hand-overs wait for the loop; then the thread does not poll, and
+librdkafka stops fetching at its own limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from refold.client.generations.limits import (
+    HUB_BATCHES_MAX,
+    HUB_FETCH_BYTES,
+    HUB_FETCH_WAIT_MS,
+    HUB_POLL_S,
+    HUB_QUEUED_KBYTES_MAX,
+    HUB_RECORDS,
+)
+from refold.client.reader import HARMLESS, consumer_config, read_failure
+from refold.errors import RefoldError, TransientError
+
+#: How long the broker may take to say where a partition ends.
+END_TIMEOUT_S: Final = 10.0
+
+Records = list[Message]
+Deliver = Callable[[Records], None]
+Broken = Callable[[int, RefoldError], None]
+_Command = tuple[str, int, "asyncio.Future[int] | None"]
+
+
+class Feed:
+    """``deliver`` and ``broken`` (a partition that cannot be read on) are called on the event loop."""
+
+    def __init__(self, config: dict[str, Any], topic: str, deliver: Deliver, broken: Broken) -> None:
+        self._topic = topic
+        self._deliver = deliver
+        self._broken = broken
+        self._loop = asyncio.get_running_loop()
+        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._slots = threading.Semaphore(HUB_BATCHES_MAX)
+        self._stopping = threading.Event()
+        self._assigned: set[int] = set()
+        self._consumer = Consumer(
+            {
+                **consumer_config(config, fetch_bytes=HUB_FETCH_BYTES, fetch_wait_ms=HUB_FETCH_WAIT_MS),
+                "queued.max.messages.kbytes": HUB_QUEUED_KBYTES_MAX,
+                "enable.partition.eof": False,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="refold-hub", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """False once the thread has ended, whatever ended it."""
+        return self._thread.is_alive()
+
+    async def add(self, partition: int) -> int:
+        """Read the partition from its last stable offset on; returns that offset. Raises as a read does."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._commands.put(("add", partition, future))
+        return await future
+
+    def remove(self, partition: int) -> None:
+        self._commands.put(("remove", partition, None))
+
+    async def close(self) -> None:
+        """Stop the thread and close the consumer."""
+        self._stopping.set()
+        self._slots.release()
+        await asyncio.to_thread(self._thread.join)
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            for partition in sorted(self._assigned):
+                self._call(self._broken, partition, TransientError(f"the feed ended: {error!r}"))
+        finally:
+            self._consumer.close()
+            self._refuse_rest()
+
+    def _serve(self) -> None:
+        while not self._stopping.is_set():
+            self._obey()
+            # Without partitions consume() would return at once, again and again.
+            if not self._assigned:
+                self._stopping.wait(HUB_POLL_S)
+                continue
+            first = self._consumer.poll(HUB_POLL_S)
+            if first is not None:
+                self._hand_over([first, *self._consumer.consume(HUB_RECORDS - 1, 0)])
+
+    def _obey(self) -> None:
+        while True:
+            try:
+                command, partition, future = self._commands.get_nowait()
+            except queue.Empty:
+                return
+            if command == "remove":
+                if partition in self._assigned:
+                    self._assigned.discard(partition)
+                    self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+                continue
+            try:
+                place = TopicPartition(self._topic, partition)
+                _, end = self._consumer.get_watermark_offsets(place, timeout=END_TIMEOUT_S, cached=False)
+                if partition in self._assigned:
+                    self._consumer.incremental_unassign([place])
+                self._consumer.incremental_assign([TopicPartition(self._topic, partition, end)])
+                self._assigned.add(partition)
+            except KafkaException as error:
+                self._tell(future, read_failure(error.args[0], self._topic))
+            else:
+                self._tell(future, int(end))
+
+    def _hand_over(self, messages: list[Message]) -> None:
+        good: Records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                good.append(message)
+            elif error.code() not in HARMLESS and not _passes(error):
+                self._call(self._broken, message.partition() or 0, read_failure(error, self._topic))
+        if not good:
+            return
+        self._slots.acquire()
+        self._call(self._delivered, good)
+
+    def _delivered(self, records: Records) -> None:
+        self._slots.release()
+        self._deliver(records)
+
+    def _tell(self, future: asyncio.Future[int] | None, outcome: int | RefoldError) -> None:
+        if future is not None:
+            self._call(_settle, future, outcome)
+
+    def _call(self, what: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody is left to be told.
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                _, _, future = self._commands.get_nowait()
+            except queue.Empty:
+                return
+            self._tell(future, TransientError("the client was closed"))
+
+
+def _passes(error: KafkaError) -> bool:
+    """Connections that come back by themselves: librdkafka goes on trying, and so do we."""
+    return bool(error.retriable()) or error.code() in (
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+    )
+
+
+def _settle(future: asyncio.Future[int], outcome: int | RefoldError) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, int):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)

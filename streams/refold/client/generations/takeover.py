@@ -1,0 +1,229 @@
+"""Going on with a generation whose process fell silent.
+
+The fold decides who may: GenerationAttempted is accepted when the lease is over, and its attempt number
+fences whatever the former process still writes. Here it is only noticed, asked for, and done, in this order:
+
+1. the row and the journal say what was to be generated; nothing is asked for that could not be done,
+2. the lease is asked for, after a random moment, so that a fleet does not ask at once,
+3. the prefix is read up to the own begin,
+4. a response the provider still has is recorded again from its beginning, what is known passed over; else the
+   answer is called to continue, or to begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from refold.client.generations.generation import Generation
+from refold.client.generations.journalling import ruled
+from refold.client.generations.limits import CLAIM_PAUSE_S, CLAIM_PAUSE_S_MAX, JITTER_S_MAX, RULING_WAIT_S
+from refold.client.generations.places import Place, place_of
+from refold.client.generations.prefix import NO_PREFIX, read_prefix
+from refold.client.generations.registry import Generator
+from refold.client.generations.run import Grant, RestartNeeded
+from refold.client.generations.terms import Terms, terms_of
+from refold.core.progress import TokenUsage
+from refold.errors import InvalidRecord, NotFound, RefoldError, TransientError, UnavailableError
+
+if TYPE_CHECKING:
+    from refold.client.generations.service import Generations
+    from refold.client.session import Session
+
+log = logging.getLogger("refold.client")
+
+Claimed = Literal["ran", "ended", "elsewhere", "foreign"]
+"""An attempt ran here; it is over; somebody goes on with it; no generator of its name is registered here."""
+
+OPEN_STATES: Final = ("started", "stopping")
+
+REASON_SILENT: Final = "its process fell silent"
+REASON_RESTART: Final = "the looked-up response was another one"
+
+
+async def guard(service: Generations, generation: Generation) -> None:
+    """Watch one generation that another process generates; take it over when that one falls silent."""
+    session, terms = generation.session, generation.terms
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            place = await service.locate(session, generation.id)
+            if place.ended:
+                return
+            async with service.hub.track(session.key, generation.id, place.partition, place.first) as track:
+                while not track.ended:
+                    if track.failure is not None:
+                        raise track.failure
+                    heard = loop.time()
+                    offset = _offset(track)
+                    try:
+                        async with asyncio.timeout(terms.lease_s):
+                            while _offset(track) == offset and not track.ended:
+                                await track.changed()
+                    except TimeoutError:
+                        if service.runs(session.key, generation.id):
+                            continue
+                        await claim(service, session, generation.id, heard + terms.lease_s)
+                return
+        except NotFound:
+            return
+        except (TransientError, UnavailableError):
+            await asyncio.sleep(CLAIM_PAUSE_S)
+
+
+def _offset(track: Any) -> int:
+    progress = track.transcript.progress
+    return -1 if progress is None else int(progress.last_offset)
+
+
+async def claim(service: Generations, session: Session, generation_id: str, due: float) -> Claimed:
+    """Take it over and run the attempt, to its end or until it is lost.
+
+    ``due``: monotonic time from which on its lease may be over. One claim of a generation at a time in one
+    process: for the fold all of them have the same holder.
+    """
+    identity = (session.key, generation_id)
+    if identity in service.claiming or service.runs(*identity):
+        return "elsewhere"
+    service.claiming.add(identity)
+    try:
+        return await _claim(service, session, generation_id, due)
+    finally:
+        service.claiming.discard(identity)
+
+
+async def _claim(service: Generations, session: Session, generation_id: str, due: float) -> Claimed:
+    loop = asyncio.get_running_loop()
+    terms: Terms | None = None
+    pause = CLAIM_PAUSE_S
+    attempt = 0
+    while True:
+        place = await place_of(service.connection, session, generation_id)
+        row = place.row
+        if row is None or row["state"] not in OPEN_STATES:
+            return "ended"
+        if attempt and row["attempt"] != attempt:
+            return "elsewhere"
+        attempt = row["attempt"]
+        generator = service.generators.get(row["generator"])
+        if generator is None:
+            return "foreign"
+        if terms is None:
+            terms = await _terms(session, row)
+        if terms is None:
+            return "foreign"
+        service.check_room()
+        jitter = random.uniform(0.0, min(JITTER_S_MAX, terms.lease_s / 4))
+        await asyncio.sleep(max(0.0, due - loop.time()) + jitter)
+        task = await _attempt(service, session, terms, generator, place, attempt + 1)
+        if task is not None:
+            await _performed(service, session, terms, generator, task)
+            return "ran"
+        # Held, by a renewal that came in between or by the clock of the fold: it says more with time.
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, CLAIM_PAUSE_S_MAX)
+
+
+async def _terms(session: Session, row: dict[str, Any]) -> Terms | None:
+    async with aclosing(session.events(row["started_seq"] - 1, 1)) as events:
+        async for event in events:
+            return terms_of(event)
+    return None
+
+
+async def _attempt(
+    service: Generations,
+    session: Session,
+    terms: Terms,
+    generator: Generator,
+    place: Place,
+    attempt: int,
+    *,
+    restart: bool = False,
+) -> asyncio.Task[None] | None:
+    """Ask for the attempt and run it; ``None`` when the lease is held or the attempt is another's."""
+    stopping = place.row is not None and place.row["state"] == "stopping"
+    looks_up = generator.lookup is not None and place.provider_response_id is not None
+    goes_on = not restart and (
+        stopping or looks_up or place.finish is not None or generator.mode == "continue"
+    )
+    mode = "continue" if goes_on else "restart"
+    asked_at = asyncio.get_running_loop().time()
+    ruling = await ruled(
+        session,
+        "GenerationAttempted",
+        {
+            "generation_id": terms.generation_id,
+            "attempt": attempt,
+            "mode": mode,
+            "holder": service.holder,
+            "lease_ms": terms.lease_ms,
+            "reason": REASON_RESTART if restart else REASON_SILENT,
+        },
+        timeout_s=RULING_WAIT_S,
+    )
+    if not ruling.in_effect:
+        return None
+    log.info("generation_taken_over id=%s attempt=%d mode=%s", terms.generation_id, attempt, mode)
+    generation = Generation(service, session, terms)
+    generation.provider_response_id = place.provider_response_id
+    prefix = NO_PREFIX
+    if mode == "continue":
+        try:
+            prefix = await read_prefix(
+                service.backfills, place.partition, session.key, terms.generation_id, place.first, attempt
+            )
+        except NotFound:
+            # Retention has eaten the beginning: what cannot be read cannot be gone on with.
+            return await _attempt(service, session, terms, generator, place, attempt + 1, restart=True)
+    grant = Grant(
+        attempt,
+        mode,
+        asked_at,
+        place.first,
+        prefix,
+        TokenUsage(**{name: place.usage.get(name, 0) for name in TokenUsage._fields}),
+        stopping,
+        generator.overlap,
+    )
+    lookup = generator.lookup
+    if mode == "restart" or lookup is None or not looks_up:
+        return service.spawn(generation, grant, generator.answer)
+
+    async def look_up_or_answer(g: Generation) -> None:
+        stream = await lookup(g)
+        if stream is None:
+            if generator.mode == "restart" and g.prefix:
+                raise RestartNeeded
+            await generator.answer(g)
+            return
+        try:
+            await g.record_looked_up(stream)
+        except InvalidRecord as error:
+            if error.code != "conflict":
+                raise
+            raise RestartNeeded from error
+
+    return service.spawn(generation, grant, look_up_or_answer)
+
+
+async def _performed(
+    service: Generations, session: Session, terms: Terms, generator: Generator, task: asyncio.Task[None]
+) -> None:
+    """Wait for the attempt; where its lookup led nowhere, begin anew under the lease it holds."""
+    try:
+        await asyncio.shield(task)
+    except RestartNeeded:
+        place = await place_of(service.connection, session, terms.generation_id)
+        if place.row is None or place.row["state"] not in OPEN_STATES:
+            return
+        again = await _attempt(
+            service, session, terms, generator, place, place.row["attempt"] + 1, restart=True
+        )
+        if again is not None:
+            await asyncio.shield(again)
+    except RefoldError as error:
+        log.warning("generation_left id=%s: %s", terms.generation_id, error)
