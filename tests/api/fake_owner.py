@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from refold.api.view import HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
+from refold.api.view import GenerationAnswer, HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
 from refold.core.slots import SlotMap
 
 PARTITIONS = 4
@@ -20,6 +20,7 @@ class FakeView:
         self.snapshots: dict[bytes, tuple[int, bytes]] = {}
         self.histories: dict[bytes, HistoryAnswer] = {}
         self.history_calls: list[tuple[bytes, int, int]] = []
+        self.generations: dict[tuple[bytes, str], GenerationAnswer] = {}
         self.rulings: dict[tuple[int, int], RulingLine] = {}
         self.frontiers: dict[int, int] = {}
         self.sinks: dict[str, list[Callable[[bytes], None]]] = {}
@@ -54,6 +55,19 @@ class FakeView:
     def snapshot(self, key: bytes) -> bytes | None:
         found = self.snapshots.get(key)
         return None if found is None else found[1]
+
+    def generation(self, key: bytes, generation_id: str) -> GenerationAnswer | None:
+        return self.generations.get((key, generation_id))
+
+    async def wait_generation(self, key: bytes, generation_id: str, timeout_s: float) -> bool:
+        async with self._changed:
+            try:
+                await asyncio.wait_for(
+                    self._changed.wait_for(lambda: (key, generation_id) in self.generations), timeout_s
+                )
+            except TimeoutError:
+                return False
+        return True
 
     def seq_of(self, key: bytes) -> int:
         found = self.snapshots.get(key)

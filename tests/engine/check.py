@@ -2,18 +2,24 @@
 
 State equals the core's fold of the journal, byte for byte; the journal has every accepted event once, gapless
 per session and in the order of sending; every record that cannot be taken is in the rejected topic once.
+Generation records are the pure rule's fold of the batches topic, and every event has its marker there once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from engine.cluster import Cluster, by_key, wait_for
+from confluent_kafka import Message
+
+from engine.cluster import CONFIGS, Cluster, by_key, wait_for
 from engine.traffic import Sent
 from refold.core.evolve import evolve
+from refold.core.progress import Applied, Marker, Progress, Refused, advance
 from refold.core.session import initial
 from refold.core.slots import SlotMap, split_key
 from refold.engine.history import HEADER, decode_block, decode_tail
+from refold.errors import InvalidRecord
+from refold.wire.batches import decode_item, encode_progress, generation_key
 from refold.wire.events import decode_event
 from refold.wire.journal import decode_journal
 from refold.wire.snapshot import encode_snapshot
@@ -24,7 +30,7 @@ def differences(cluster: Cluster, sent: Sent) -> list[str]:
     found: list[str] = []
     topics, slots = cluster.topics, SlotMap(cluster.partitions)
     # Markers of the last commits may still be on their way, each partition's on its own.
-    outputs = (topics.journal, topics.state, topics.history, topics.rejected)
+    outputs = [f"{cluster.prefix}.{name}" for name in CONFIGS]
     wait_for("the last transactions to end", lambda: cluster.stable(*outputs))
     journal = cluster.read(topics.journal)
     seen: Counter[str] = Counter()
@@ -71,7 +77,10 @@ def differences(cluster: Cluster, sent: Sent) -> list[str]:
         if order.get(name) != expected:
             found.append(f"session {name}: the journal's order is not the producer's")
     found.extend(_state(cluster, folded, places))
-    found.extend(_rejected(cluster, sent))
+    batches = fold_batches(cluster)
+    found.extend(_generations(cluster, batches))
+    found.extend(_markers(batches, journal))
+    found.extend(_rejected(cluster, sent, batches.refused))
     return found
 
 
@@ -96,18 +105,109 @@ def _state(cluster: Cluster, folded: dict[bytes, bytes | None], places: dict[byt
     return found
 
 
-def _rejected(cluster: Cluster, sent: Sent) -> list[str]:
+class Folded:
+    """The pure rule over the whole batches topic, as a follower would run it."""
+
+    def __init__(self) -> None:
+        #: Record key → progress, for what is known at the end.
+        self.progress: dict[bytes, Progress] = {}
+        #: Places of the records that belong into the rejected topic.
+        self.refused: set[tuple[int, int]] = set()
+        #: (key, generation, kind, attempt, seq of the event) of every marker there is.
+        self.markers: Counter[tuple[bytes, str, str, int, int]] = Counter()
+        #: Records that changed a progress.
+        self.applied = 0
+
+
+def fold_batches(cluster: Cluster) -> Folded:
+    folded, slots = Folded(), SlotMap(cluster.partitions)
+    for message in cluster.read(cluster.topics.batches):
+        key, place = message.key(), (message.partition(), message.offset())
+        if slots.partition(key) != message.partition():
+            continue
+        try:
+            item = decode_item(message.value())
+        except InvalidRecord:
+            folded.refused.add(place)
+            continue
+        full = generation_key(key, item.generation)
+        progress, verdict = advance(folded.progress.get(full), item, message.offset(), message.timestamp()[1])
+        folded.applied += isinstance(verdict, Applied)
+        if isinstance(item, Marker):
+            folded.markers[key, item.generation, item.kind, item.attempt, item.journal_seq] += 1
+        elif isinstance(verdict, Refused):
+            folded.refused.add(place)
+        if progress is None:
+            folded.progress.pop(full, None)
+        else:
+            folded.progress[full] = progress
+    return folded
+
+
+def _generations(cluster: Cluster, folded: Folded) -> list[str]:
+    last = {key: messages[-1].value() for key, messages in by_key(cluster.read(cluster.topics.generations))}
+    stored = {key: value for key, value in last.items() if value is not None}
+    expected = {
+        key: encode_progress(key.rpartition(b"#")[2].decode(), progress)
+        for key, progress in folded.progress.items()
+    }
+    return [
+        f"{key!r}: the generation record is not the fold of its batches"
+        for key in sorted(set(stored) | set(expected))
+        if stored.get(key) != expected.get(key)
+    ]
+
+
+#: What each accepted event writes among the batches: exactly once, in its transaction.
+MARKS = {
+    "GenerationStarted": "begin",
+    "GenerationAttempted": "begin",
+    "GenerationStopped": "stop",
+    "GenerationFinished": "end",
+    "GenerationFailed": "end",
+}
+
+
+def _markers(folded: Folded, journal: list[Message]) -> list[str]:
+    expected: Counter[tuple[bytes, str, str, int]] = Counter()
+    for message in journal:
+        entry = decode_journal(message.value())
+        kind = MARKS.get(entry.env.type)
+        if kind is not None:
+            event = decode_event(entry.env)
+            expected[message.key(), event.generation_id, kind, entry.seq] += 1
+    seen: Counter[tuple[bytes, str, str, int]] = Counter()
+    for (key, generation, kind, _, seq), count in folded.markers.items():
+        if kind != "forget":
+            seen[key, generation, kind, seq] += count
+    return [
+        f"marker {place} is there {seen[place]} times and should be {expected[place]} times"
+        for place in sorted(set(seen) | set(expected))
+        if seen[place] != expected[place]
+    ]
+
+
+def _rejected(cluster: Cluster, sent: Sent, refused: set[tuple[int, int]]) -> list[str]:
     found = []
     seen: Counter[tuple[int, int]] = Counter()
+    batches: Counter[tuple[int, int]] = Counter()
+    why: dict[tuple[str, int, int], str] = {}
     for message in cluster.read(cluster.topics.rejected):
-        topic, partition, offset = dict(message.headers())["refold-origin"].decode().rsplit("/", 2)
-        assert topic == cluster.topics.inbox
-        seen[int(partition), int(offset)] += 1
+        headers = dict(message.headers())
+        topic, partition, offset = headers["refold-origin"].decode().rsplit("/", 2)
+        code = f"{headers['refold-code'].decode()}: {headers['refold-reason'].decode()}"
+        why[topic, int(partition), int(offset)] = code
+        assert topic in (cluster.topics.inbox, cluster.topics.batches)
+        (seen if topic == cluster.topics.inbox else batches)[int(partition), int(offset)] += 1
+    for place in sorted(refused | set(batches)):
+        if batches[place] != (place in refused):
+            found.append(f"batches record {place} is in the rejected topic {batches[place]} times")
     for place in sorted(sent.rejected - set(seen)):
         found.append(f"inbox record {place} should be in the rejected topic and is not")
     for place, count in seen.items():
         if count > 1:
             found.append(f"inbox record {place} is in the rejected topic {count} times")
         if place not in sent.rejected:
-            found.append(f"inbox record {place} was rejected and should not have been")
+            reason = why[cluster.topics.inbox, *place]
+            found.append(f"inbox record {place} was rejected and should not have been ({reason})")
     return found

@@ -98,9 +98,11 @@ class Cluster:
             consumer.close()
         return sorted(found, key=lambda m: (m.partition(), m.offset()))
 
-    def committed(self) -> dict[int, int]:
+    def committed(self, topic: str | None = None) -> dict[int, int]:
+        """Of the inbox, where no other topic is named."""
+        topic = topic or self.topics.inbox
         request = ConsumerGroupTopicPartitions(
-            self.prefix, [TopicPartition(self.topics.inbox, number) for number in range(self.partitions)]
+            self.prefix, [TopicPartition(topic, number) for number in range(self.partitions)]
         )
         answer = self.admin.list_consumer_group_offsets([request])[self.prefix].result(10)
         return {tp.partition: tp.offset for tp in answer.topic_partitions}
@@ -140,8 +142,11 @@ class Cluster:
 
     def inbox_ends(self) -> dict[int, int]:
         """One past the last *data* record of each inbox partition (markers of forwards not counted)."""
+        return self.data_ends(self.topics.inbox)
+
+    def data_ends(self, topic: str) -> dict[int, int]:
         ends = dict.fromkeys(range(self.partitions), 0)
-        for message in self.read(self.topics.inbox):
+        for message in self.read(topic):
             ends[message.partition()] = message.offset() + 1
         return ends
 

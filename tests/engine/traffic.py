@@ -1,5 +1,5 @@
 """Deterministic traffic: new events, duplicates, records on the wrong partition, records that cannot be
-taken."""
+taken, and generations with their batches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Producer
 
 from engine.cluster import Cluster
+from engine.generation_traffic import GenerationTraffic
 from refold.core.envelope import Envelope
 from refold.core.slots import SlotMap, make_key
 from refold.wire import parts
@@ -76,6 +77,13 @@ class Traffic:
         self._number = 0
         self._recent: list[tuple[bytes, bytes, int]] = []
         self.sent = Sent()
+        self.generations = GenerationTraffic(
+            cluster, self._producer, seed, self._accepted, self.sent.rejected.add
+        )
+
+    def _accepted(self, env: Envelope) -> None:
+        self.sent.accepted.add(env.event_id)
+        self.sent.order.setdefault(env.session, []).append(env.event_id)
 
     def send(self, count: int, *, odd: bool = True) -> None:
         """``count`` new events; with ``odd``, about a tenth again that are duplicates, misrouted or bad."""
@@ -104,6 +112,9 @@ class Traffic:
             elif 0.08 <= chance < 0.11:
                 self._bad(key, right)
         self._producer.flush(30)
+        if odd:
+            # Of sessions whose order is promised: a Finished must not overtake its Started.
+            self.generations.send(count // 2, [f"s{number}" for number in range(10, SESSIONS)])
 
     def _again(self) -> tuple[bytes, bytes, int]:
         key, value, right = self._random.choice(self._recent)

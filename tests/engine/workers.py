@@ -146,15 +146,19 @@ class Worker:
 
 
 def wait_ruled(cluster: Cluster, seconds: float = 40.0) -> None:
-    """Every inbox record, forwards included, has a committed ruling."""
+    """Every inbox record, forwards included, has a committed ruling, and every record of batches is
+    folded."""
 
     def done() -> bool:
         # In this order: what a commit forwarded is in the inbox when its offsets are committed. Its marker
         # may still be on the way (each partition's is written on its own): hidden records count as unruled.
-        committed = cluster.committed()
-        if not cluster.stable(cluster.topics.inbox):
-            return False
-        ends = cluster.inbox_ends()
-        return all(committed.get(number, -1) >= end for number, end in ends.items())
+        for topic in (cluster.topics.inbox, cluster.topics.batches):
+            committed = cluster.committed(topic)
+            if not cluster.stable(topic):
+                return False
+            ends = cluster.data_ends(topic)
+            if not all(committed.get(number, -1) >= end for number, end in ends.items()):
+                return False
+        return True
 
     wait_for("every inbox record to be ruled on", done, seconds, every=0.1)

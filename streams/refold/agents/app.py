@@ -12,7 +12,7 @@ from typing import Any
 
 import faust
 
-from refold.agents import inbox
+from refold.agents import batches, inbox
 from refold.engine import transport
 from refold.engine.engine import Engine
 from refold.engine.tables import EngineTables
@@ -88,5 +88,6 @@ def build(engine: Engine, start_engine: Callable[[], None]) -> RefoldApp:
     app.engine = engine
     app.start_engine = start_engine
     inbox.attach(app)
+    batches.attach(app)
     app.finalize()
     return app

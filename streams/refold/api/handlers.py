@@ -21,11 +21,13 @@ from refold.api.limits import (
 from refold.api.problems import Problem
 from refold.api.rulingstream import RulingStream
 from refold.api.view import OwnerView, WorkerHealth
+from refold.core.limits import ID_BYTES_MAX
 from refold.wire.owner import public_json
 from refold.wire.snapshot import decode_snapshot
 
 #: Kafka's record keys are limited to 512 bytes by the contract; percent-encoding triples that at most.
 KEY_BYTES_MAX = 512
+GENERATION_ID_BYTES_MAX = ID_BYTES_MAX
 OFFSET_MAX = 2**63 - 1
 
 STREAM_ROUTE = "/v1/rulings/stream"
@@ -51,6 +53,7 @@ class Handlers:
             web.get("/v1/rulings/{partition}/{offset}", self.ruling),
             web.get("/v1/sessions/{tenant}/{session}", self.session),
             web.get("/v1/sessions/{tenant}/{session}/history", self.history),
+            web.get("/v1/generations/{tenant}/{session}/{generation}", self.generation),
         ]
 
     def end_streams(self) -> None:
@@ -119,6 +122,28 @@ class Handlers:
         answer = self._view.history(key, after, limit)
         # The seq lets a reader that must scan from ``scan_from`` stop at the session's last event.
         headers = {"Refold-Seq": str(seq), "Cache-Control": "no-store"}
+        return web.Response(body=answer.to_bytes(), content_type="application/json", headers=headers)
+
+    # Generations
+
+    async def generation(self, request: web.Request) -> web.Response:
+        key, partition = self._owned_key(request)
+        generation_id = request.match_info["generation"]
+        if len(generation_id.encode(errors="replace")) > GENERATION_ID_BYTES_MAX:
+            raise Problem("bad_request", f"generation: longer than {GENERATION_ID_BYTES_MAX} bytes")
+        if "#" in generation_id:
+            raise Problem("bad_request", "generation: must not contain '#'")
+        wait_ms = _number(request, "wait_ms", 0, 0, WAIT_MS_MAX)
+        if wait_ms:
+            with self._waiting():
+                await self._view.wait_generation(key, generation_id, wait_ms / 1000)
+            self._require_live(partition)
+        answer = self._view.generation(key, generation_id)
+        if answer is None:
+            raise Problem(
+                "unknown_generation", "no such generation: not begun, forgotten, or its session deleted"
+            )
+        headers = {"Cache-Control": "no-store"}
         return web.Response(body=answer.to_bytes(), content_type="application/json", headers=headers)
 
     # Rulings

@@ -14,6 +14,7 @@ ProblemCode = Literal[
     "unauthorized",
     # 404: the session does not exist (never opened, or deleted).
     "unknown_session",
+    "unknown_generation",
     # 404: ruled on, but too long ago to be remembered; the journal and the rejected topic know.
     "ruling_forgotten",
     # 404: no such path.
@@ -38,6 +39,7 @@ STATUS: Final[dict[ProblemCode, int]] = {
     "bad_request": 400,
     "unauthorized": 401,
     "unknown_session": 404,
+    "unknown_generation": 404,
     "ruling_forgotten": 404,
     "unknown_path": 404,
     "method_not_allowed": 405,

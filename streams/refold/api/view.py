@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from refold.wire.owner import HistoryAnswer, RulingLine
+from refold.wire.owner import GenerationAnswer, HistoryAnswer, RulingLine
 
-__all__ = ["HistoryAnswer", "OwnerView", "PartitionStatus", "RulingLine", "WorkerHealth"]
+__all__ = ["GenerationAnswer", "HistoryAnswer", "OwnerView", "PartitionStatus", "RulingLine", "WorkerHealth"]
 
 #: ``absent``: this worker does not own the partition. ``waiting``/``restoring``: it does, but cannot answer
 #: yet. ``live``: it answers.
@@ -63,6 +63,13 @@ class OwnerView(Protocol):
 
     async def wait_seq(self, key: bytes, min_seq: int, timeout_s: float) -> bool:
         """Wait until the session's committed seq is at least ``min_seq``; ``False`` when time ran out."""
+
+    def generation(self, key: bytes, generation_id: str) -> GenerationAnswer | None:
+        """What is committed of the session's generation; ``None`` when there is neither row nor progress.
+        Decodes a snapshot."""
+
+    async def wait_generation(self, key: bytes, generation_id: str, timeout_s: float) -> bool:
+        """Wait until the generation's begin is folded and committed; ``False`` when time ran out."""
 
     def ruling(self, partition: int, offset: int) -> RulingLine | None:
         """A recent ruling, ``None`` when not ruled yet or no longer remembered (see :meth:`frontier`)."""

@@ -2,8 +2,8 @@
 
 *Assignment epoch*: a number never used twice in this process, given to a partition each time it is assigned.
 Chunks, overlay entries and offset lists carry it: a stale chunk is dropped, a stale commit entry is a bug.
-*Fetch epoch*: raised each time the source of a kept partition is rewound (rule A); chunks polled before are
-dropped.
+*Fetch epoch*: raised each time the sources of a kept partition are rewound (rule A), always both; chunks
+polled before are dropped.
 
 Changed on the event loop only; the commit thread and the restore threads read it (dict reads are atomic).
 """
@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 
+from refold.engine.chunks import Chunk
 from refold.engine.lifecycle import State, move
 from refold.engine.plan import Written
 from refold.errors import InvariantViolation
@@ -23,10 +25,14 @@ from refold.errors import InvariantViolation
 class Partition:
     __slots__ = (
         "assigned_at",
+        "batches_committed",
+        "batches_moved",
+        "batches_position",
         "cancelled",
         "committed",
         "epoch",
         "fetch_epoch",
+        "held",
         "number",
         "position",
         "progress",
@@ -45,6 +51,14 @@ class Partition:
         #: Next inbox offset to be folded / next offset as committed.
         self.position = -1
         self.committed = -1
+        #: The same for batches.
+        self.batches_position = -1
+        self.batches_committed = -1
+        #: Who waits for batches to be folded (rule G10): done when the position moves, or nothing will move
+        #: it.
+        self.batches_moved: asyncio.Future[None] | None = None
+        #: Chunks of the inbox that wait while it does, the one it stopped in first.
+        self.held: deque[Chunk] | None = None
         self.written: Written | None = None
         self.cancelled = threading.Event()
         self.task: asyncio.Task[None] | None = None
@@ -54,6 +68,12 @@ class Partition:
         self.ruled_ms = 0
         #: Fraction of the restore done, 0 … 1; set by the restore thread.
         self.progress = 0.0
+
+    def wake(self) -> None:
+        """The position of batches has moved, or the partition is another one now: look again."""
+        moved, self.batches_moved = self.batches_moved, None
+        if moved is not None and not moved.done():
+            moved.set_result(None)
 
     def move(self, to: State) -> None:
         self.state = move(self.number, self.state, to)

@@ -1,4 +1,4 @@
-"""What travels from the polling thread to the fold: the records of one partition from one poll.
+"""What travels from the polling threads to the fold: the records of one partition of one topic from one poll.
 
 A chunk carries the assignment epoch and fetch epoch under which it was polled, and the position it follows on
 from: the fold drops what is stale and notices a chunk that went missing in between.
@@ -13,7 +13,7 @@ from confluent_kafka import Message
 
 
 class Record(NamedTuple):
-    """One inbox record. ``append_ms``: the broker's append time, milliseconds since 1970 UTC."""
+    """One record of a source. ``append_ms``: the broker's append time, milliseconds since 1970 UTC."""
 
     partition: int
     offset: int
@@ -24,27 +24,34 @@ class Record(NamedTuple):
 
 
 class Chunk:
-    """``follows``: the fetch position before this chunk; ``next_offset``: the one after it."""
+    """``follows``: the fetch position before this chunk; ``next_offset``: the one after it.
 
-    __slots__ = ("bytes", "epoch", "fetch_epoch", "follows", "messages", "next_offset", "partition")
+    ``end``: what end-of-partition said, where it was met: markers and aborted records before it are passed
+    too, so a chunk without messages can still be news. ``topic`` is a full name.
+    """
+
+    __slots__ = ("bytes", "epoch", "fetch_epoch", "follows", "messages", "next_offset", "partition", "topic")
 
     def __init__(
         self,
+        topic: str,
         partition: int,
         epoch: int,
         fetch_epoch: int,
         follows: int,
         messages: Sequence[Message],
         size: int,
+        end: int = -1,
     ) -> None:
+        self.topic = topic
         self.partition = partition
         self.epoch = epoch
         self.fetch_epoch = fetch_epoch
         self.follows = follows
         self.messages = messages
         self.bytes = size
-        last = messages[-1].offset()
-        self.next_offset = (last if last is not None else follows - 1) + 1
+        last = messages[-1].offset() if messages else None
+        self.next_offset = max(end, (last if last is not None else follows - 1) + 1)
 
     def __len__(self) -> int:
         return len(self.messages)

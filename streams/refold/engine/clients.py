@@ -104,6 +104,29 @@ def transactional(config: EngineConfig, transactional_id: str, *, message_bytes_
     )
 
 
+def batch_reader(config: EngineConfig) -> Consumer:
+    """Reads `batches` in read_committed, assigned by us: in no group (``group.id`` is demanded by
+    librdkafka, never used). Every fetch is answered at once when there is something: its latency is the
+    fold's."""
+    return Consumer(
+        {
+            **config.kafka,
+            "client.id": f"refold-batches|{config.instance}",
+            "group.id": f"{config.topics.group}-batches-unused",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            # How rule G10 learns that markers and aborted records were passed.
+            "enable.partition.eof": True,
+            "queued.max.messages.kbytes": PREFETCH_KBYTES,
+            "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
+            "fetch.error.backoff.ms": 100,
+        },
+        logger=LIBRDKAFKA,
+    )
+
+
 def restore_reader(config: EngineConfig) -> Consumer:
     """Reads changelogs in read_committed and is in no group. ``group.id`` is demanded by librdkafka, never
     used."""

@@ -1,8 +1,10 @@
-"""The commit: one transaction over journal, state, history, rejected, forwards and offsets, then RocksDB.
+"""The commit: one transaction over journal, outputs, changelogs and the offsets of both sources, then
+RocksDB.
 
 Order (rule F, rule A), each gap a named point (:data:`refold.engine.points.COMMIT`)::
 
-    begin ─ produce journal, rejected, forwards, history, state ─ send_offsets(every partition written for)
+    begin ─ produce journal, rejected, forwards, markers, review, history, generations, state
+          ─ send_offsets(inbox and batches of every partition written for)
           ─ prove the journal's offsets ─ commit ─ one RocksDB WriteBatch per partition
 
 - A state record names the journal offsets of all its events (``history.py``). They are foretold (our last
@@ -37,7 +39,6 @@ from refold.engine.overlay import Overlay
 from refold.engine.plan import Plan, Written
 from refold.engine.points import Points
 from refold.engine.sabotage import Sabotage
-from refold.engine.store import Batch
 from refold.errors import (
     FencedError,
     InvariantViolation,
@@ -247,7 +248,15 @@ class Transactor:
         plans = []
         for part in overlay.parts.values():
             written = self._ownership.written(part.partition)
-            plans.append(Plan(part, written.state_next, written.history_next, written.journal_next))
+            plans.append(
+                Plan(
+                    part,
+                    written.state_next,
+                    written.history_next,
+                    written.generations_next,
+                    written.journal_next,
+                )
+            )
         return plans
 
     # --- produce -----------------------------------------------------------------------------------
@@ -310,11 +319,21 @@ class Transactor:
                 self._produce(
                     topic, part.partition, full_key, block_value, [], acks.on_history if at == last else None
                 )
+            if part.generations:
+                self._produce_generations(plan)
             last = len(records) - 1
             for at, (key, value, headers) in enumerate(records):
                 self._produce(
                     state, part.partition, key, value, headers, acks.on_state if at == last else None
                 )
+
+    def _produce_generations(self, plan: Plan) -> None:
+        topic, partition, acks = self._topics.generations, plan.part.partition, plan.acks
+        last = len(plan.part.generations) - 1
+        for at, (key, touched) in enumerate(plan.part.generations.items()):
+            self._produce(
+                topic, partition, key, touched.encoded, [], acks.on_generations if at == last else None
+            )
 
     def _produce(
         self,
@@ -362,11 +381,13 @@ class Transactor:
                 # counted.
                 state_next=plan.state_base + len(plan.rows),
                 history_next=plan.history_base + len(plan.blocks),
+                generations_next=plan.generations_base + len(plan.part.generations),
                 map_epoch=self._map_epoch,
             )
-            offsets.append(
-                TopicPartition(self._topics.inbox, plan.part.partition, plan.part.next_offset, meta.encode())
-            )
+            text, part = meta.encode(), plan.part
+            offsets.append(TopicPartition(self._topics.inbox, part.partition, part.next_offset, text))
+            if not self._sabotage.batches_without_offsets:
+                offsets.append(TopicPartition(self._topics.batches, part.partition, part.batches_next, text))
         while True:
             metadata = self._group_metadata(self._metadata_after)
             member = None if metadata is None else read_group_meta(metadata)
@@ -434,36 +455,9 @@ class Transactor:
         now = self._now_ms()
         for plan in plans:
             written = self._ownership.written(plan.part.partition)
-            if plan.acks.state >= 0:
-                written.state_next = plan.acks.state + 1
-            if plan.acks.history >= 0:
-                written.history_next = plan.acks.history + 1
-            if plan.acks.journal >= 0:
-                # After our last record comes the marker of this transaction.
-                written.journal_next = plan.acks.journal + 2
-            batch = Batch()
-            for key, row in plan.rows.items():
-                if row is None:
-                    batch.delete_state(key)
-                else:
-                    batch.put_state(key, row)
-            for full_key, block in plan.blocks.items():
-                if block is None:
-                    batch.delete_block(full_key)
-                else:
-                    batch.put_block(full_key, block)
-            batch.frontier(
-                rows.Frontier(
-                    state_topic=written.state_topic,
-                    history_topic=written.history_topic,
-                    inbox_next=plan.part.next_offset,
-                    state_next=written.state_next,
-                    history_next=written.history_next,
-                    applied_ms=now,
-                )
-            )
+            plan.learn(written)
             try:
-                written.store.write(batch)
+                written.store.write(plan.batch(written, now))
             except StorageError as error:
                 failures[plan.part.partition] = error
         return failures

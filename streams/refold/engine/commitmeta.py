@@ -1,6 +1,7 @@
 """Rule M: what travels with every committed offset, and the group metadata it is sent under (rule F).
 
-Per partition: ``{"v":1,"txid":…,"cl":{"state":next,"history":next},"map":epoch}``. ``txid`` names whose open
+Per partition: ``{"v":1,"txid":…,"cl":{"state":next,"history":next,"generations":next},"map":epoch}``, the
+same text with the offsets of inbox and batches. ``txid`` names whose open
 transaction to fence at a takeover (rule D); ``cl`` is how far the changelogs must be read before the
 partition is restored (rule T, step 4).
 """
@@ -23,12 +24,12 @@ _MAGIC: Final = b"CGMDv2:"
 
 @dataclass(frozen=True, slots=True)
 class CommitMeta:
-    """``state_next`` and ``history_next``: one past the last changelog record this partition's owner has
-    written."""
+    """``*_next``: one past the last changelog record this partition's owner has written."""
 
     txid: str
     state_next: int
     history_next: int
+    generations_next: int
     map_epoch: int
 
     def encode(self) -> str:
@@ -36,7 +37,11 @@ class CommitMeta:
             {
                 "v": VERSION,
                 "txid": self.txid,
-                "cl": {"state": self.state_next, "history": self.history_next},
+                "cl": {
+                    "state": self.state_next,
+                    "history": self.history_next,
+                    "generations": self.generations_next,
+                },
                 "map": self.map_epoch,
             }
         ).decode()
@@ -55,6 +60,8 @@ class CommitMeta:
                 txid=str(row["txid"]),
                 state_next=int(row["cl"]["state"]),
                 history_next=int(row["cl"]["history"]),
+                # Not there before there were generations.
+                generations_next=int(row["cl"].get("generations", 0)),
                 map_epoch=int(row["map"]),
             )
         except (ValueError, KeyError, TypeError):

@@ -5,6 +5,7 @@ Threads and what they own::
 
     event loop      fold, overlays, cache, rulings, ownership table
     polling thread  the group consumer                                  (poll.py)
+    second polling thread  the consumer of batches                      (batchsource.py)
     commit thread   the transactional producer, RocksDB writes          (commit.py)
     restore threads their own readers, a DB that is not live yet        (restore.py)
 
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from refold.core.slots import SlotMap
 from refold.engine.assignment import Partition
+from refold.engine.batchfold import BatchFold
+from refold.engine.batchsource import BatchSource
 from refold.engine.cadence import Cadence
 from refold.engine.chunks import Chunk, record_of
 from refold.engine.commit import Aborted, Committed, Transactor
@@ -29,7 +32,7 @@ from refold.engine.config import EngineConfig
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
 from refold.engine.overlay import Overlay, apply
-from refold.engine.ownership import ABORT_BACKOFF_MS, BARRIER_SECONDS_MAX, Ownership
+from refold.engine.ownership import ABORT_BACKOFF_MS, BARRIER_SECONDS_MAX
 from refold.engine.plain import fold_plain
 from refold.engine.points import Points
 from refold.engine.poll import CHUNK_RECORDS, Poller
@@ -37,8 +40,8 @@ from refold.engine.quarantine import QuarantineLimit
 from refold.engine.restore import Restorer
 from refold.engine.seal import SLICE_S, Sealer
 from refold.engine.sessions import Sessions
-from refold.engine.step import Limits, step
-from refold.engine.waits import SeqWaits
+from refold.engine.step import BatchesBehind, Limits, step
+from refold.engine.waits import Waits
 from refold.errors import InvariantViolation, UnavailableError
 
 #: How often a fold looks at the clock: 16 records are a quarter of a millisecond.
@@ -51,9 +54,9 @@ ABORT_BACKOFF_MS_MAX: Final = 1_000
 ABORTS_IN_A_ROW_MAX: Final = 70
 
 
-class Engine(Ownership):
-    """Fold and commit of what :class:`Ownership` has brought up. Everything without a comment runs on the
-    event loop."""
+class Engine(BatchFold):
+    """Fold and commit of what :class:`refold.engine.ownership.Ownership` has brought up. Everything without
+    a comment runs on the event loop."""
 
     def __init__(
         self,
@@ -62,21 +65,31 @@ class Engine(Ownership):
         slots: SlotMap,
         limits: Limits,
         restorer: Restorer,
+        batches_end: Callable[[int], int],
         points: Points,
         metrics: Metrics,
         log: Any,
     ) -> None:
         super().__init__(config, restorer=restorer, points=points, metrics=metrics, log=log)
         self.slots = slots
-        self.seq_waits = SeqWaits()
+        self.batches_end = batches_end
+        self.seq_waits = Waits()
+        self.generation_waits = Waits()
         self.inflight: Overlay | None = None
         self.sessions = Sessions(
-            config.topics, limits, slots, self.assignment, self.cache, self._overlays, config.sabotage
+            config.topics,
+            limits,
+            slots,
+            self.assignment,
+            self.cache,
+            self._overlays,
+            config.sabotage,
+            self.generations.progress,
         )
         self.stopping = False
         self.last_commit = 0.0
         self.quarantined = 0
-        self._sealer = Sealer(self.sessions)
+        self._sealer = Sealer(self.sessions, self.generations)
         self._cadence = Cadence(config.commit_interval_min_ms)
         self._quarantines = QuarantineLimit()
         self._commit_pool = ThreadPoolExecutor(1, "refold-commit")
@@ -88,11 +101,13 @@ class Engine(Ownership):
         self._last_event = 0.0
         self._transactor: Transactor
 
-    def start(self, poller: Poller, transactor: Transactor) -> None:
+    def start(self, poller: Poller, batches: BatchSource, transactor: Transactor) -> None:
         """Begin to poll and to commit."""
         self.poller = poller
+        self.batches = batches
         self._transactor = transactor
         self._spawn(self._pump())
+        batches.start()
         poller.start()
 
     def _overlays(self) -> Sequence[Overlay]:
@@ -102,13 +117,23 @@ class Engine(Ownership):
 
     async def fold(self, chunk: Chunk) -> None:
         """The agent's body. Slices of at most ``SLICE_S``; waits while an overlay is sealed or full."""
+        owner = self.assignment.get(chunk.partition)
+        if owner is not None and owner.held is not None and owner.epoch == chunk.epoch:
+            # Behind a record that waits for batches: its task folds this too.
+            owner.held.append(chunk)
+            return
+        at = count = len(chunk)
         try:
-            await self._fold(chunk)
+            at = await self._fold_from(chunk, 0)
         finally:
-            self.poller.flow.done(chunk)
+            if at == count:
+                self.poller.flow.done(chunk)
+        owner = self.assignment.get(chunk.partition)
+        if at < count and owner is not None:
+            self._hold(owner, chunk, at)
 
-    async def _fold(self, chunk: Chunk) -> None:
-        messages, at, count = chunk.messages, 0, len(chunk.messages)
+    async def _fold_from(self, chunk: Chunk, at: int) -> int:
+        messages, count = chunk.messages, len(chunk.messages)
         live = self.assignment.live
         while at < count:
             if not self._go.is_set():
@@ -116,45 +141,57 @@ class Engine(Ownership):
                 continue
             owner = live(chunk.partition, chunk.epoch, chunk.fetch_epoch)
             if owner is None or self.stopping:
-                return
+                return count
             if at == 0 and chunk.follows != owner.position:
                 # A chunk went missing between poll and fold (Faust's queues can be cleared): read it again.
                 self._log.error(
                     "chunk_missing", partition=chunk.partition, expected=owner.position, follows=chunk.follows
                 )
-                self._rewind(owner, owner.position)
-                return
-            at = self._slice(owner, messages, at, count)
+                self._rewind(owner, owner.position, owner.batches_position)
+                return count
+            at, behind = self._slice(owner, messages, at, count)
+            if behind:
+                return at
             if at == count:
                 owner.position = chunk.next_offset
             await asyncio.sleep(0)
+        return count
 
-    def _slice(self, owner: Partition, messages: Sequence[Any], at: int, count: int) -> int:
-        overlay, view = self.current, self.sessions
-        now = time.monotonic()
-        if not overlay.records:
+    def _arrives(self, now: float) -> None:
+        overlay = self.current
+        if not overlay.records and not overlay.batches:
             overlay.first_event, self._previous_event = now, self._last_event
-        part = overlay.part(owner.number, owner.epoch, owner.position)
+        self._last_event = now
+
+    def _slice(self, owner: Partition, messages: Sequence[Any], at: int, count: int) -> tuple[int, bool]:
+        """The place reached, and whether the record there has to wait for batches (rule G10)."""
+        overlay, view = self.current, self.sessions
+        self._arrives(time.monotonic())
+        part = self.part_of(overlay, owner)
         until = time.perf_counter() + SLICE_S
         half = self.config.overlay_bytes_max // 2
-        while at < count:
-            stop = min(at + CLOCK_EVERY, count)
-            while (at := fold_plain(view, overlay, part, messages, at, stop)) < stop:
-                record = record_of(messages[at])
-                effects = step(view, record)
-                apply(overlay, part, record, effects)
-                if effects.quarantined is not None:
-                    self._quarantine(record.partition, effects.quarantined)
-                at += 1
-            if time.perf_counter() > until or overlay.bytes >= half:
-                break
+        behind = False
+        try:
+            while at < count:
+                stop = min(at + CLOCK_EVERY, count)
+                while (at := fold_plain(view, overlay, part, messages, at, stop)) < stop:
+                    record = record_of(messages[at])
+                    effects = step(view, record)
+                    apply(overlay, part, record, effects)
+                    if effects.quarantined is not None:
+                        self._quarantine(record.partition, effects.quarantined)
+                    at += 1
+                if time.perf_counter() > until or overlay.bytes >= half:
+                    break
+        except BatchesBehind:
+            behind = True
         owner.position = part.next_offset
-        owner.ruled_ms = messages[at - 1].timestamp()[1]
-        self._last_event = now
+        if at:
+            owner.ruled_ms = messages[at - 1].timestamp()[1]
         if overlay.bytes >= half:
             self._go.clear()
         self._dirty.set()
-        return at
+        return at, behind
 
     def _quarantine(self, partition: int, error: BaseException) -> None:
         self._log.error(
@@ -242,13 +279,17 @@ class Engine(Ownership):
                     f"partition {part.partition} was given up while its commit was in flight"
                 )
             owner.committed = part.next_offset
+            owner.batches_committed = part.batches_next
             for key, touched in part.touched.items():
                 entry = touched.entry
                 entry.unconfirmed -= 1
                 entry.tail = tails[key]
                 cache.resize(entry, len(touched.encoded or b""))
             self.book.publish(part)
-            self.seq_waits.publish(part)
+            self.seq_waits.publish(part.touched)
+            if part.generations:
+                self.generations.confirm(part)
+                self.generation_waits.publish(part.generations)
             if part.claim:
                 self._settle_claim(part.partition, True)
         cache.confirmed()
@@ -273,10 +314,21 @@ class Engine(Ownership):
             metrics.count("refold_unknown_types_total", overlay.opaque)
         for code, number in overlay.rejected.items():
             metrics.count("refold_rejected_total", number, code=code)
+        if overlay.batches:
+            self._report_batches(overlay)
         if outcome.queue_full:
             metrics.count("refold_queue_full_total", outcome.queue_full)
         if outcome.resent:
             metrics.count("refold_commit_aborts_total", outcome.resent, reason="resent")
+
+    def _report_batches(self, overlay: Overlay) -> None:
+        metrics = self._metrics
+        metrics.count("refold_batches_total", overlay.batches)
+        for why, number in overlay.ignored.items():
+            metrics.count("refold_batches_ignored_total", number, reason=why)
+        for code, number in overlay.refused.items():
+            metrics.count("refold_batches_refused_total", number, code=code)
+        metrics.count("refold_generation_records_total", len(overlay.generation_keys()))
 
     def _abandon(self, overlay: Overlay, outcome: Aborted) -> None:
         """Rule A: nothing of k is visible and k + 1 was folded on top of it: forget both, read again."""
@@ -292,11 +344,12 @@ class Engine(Ownership):
         both = (overlay, self.current)
         for one in both:
             self.cache.discard(one.keys())
+            self.generations.discard(one.generation_keys())
         self.current = Overlay()
         for number in sorted({n for one in both for n in one.parts}):
             owner = self.assignment.get(number)
             if owner is not None and owner.state is State.LIVE:
-                self._rewind(owner, owner.committed)
+                self._rewind(owner, owner.committed, owner.batches_committed)
             self._settle_claim(number, False)
         self._let_go()
 
@@ -305,10 +358,13 @@ class Engine(Ownership):
     async def drain(self) -> None:
         """Commit what is folded, leave the group, close the disks. Nothing is lost if it is cut short."""
         self.stopping = True
+        for owner in self.assignment:
+            owner.wake()
         while self.current or not self._idle.is_set():
             self._dirty.set()
             await asyncio.sleep(0.005)
         await self._loop.run_in_executor(None, self.poller.stop, BARRIER_SECONDS_MAX)
+        await self._loop.run_in_executor(None, self.batches.stop, BARRIER_SECONDS_MAX)
         for owner in self.assignment:
             owner.cancelled.set()
             if owner.task is not None:

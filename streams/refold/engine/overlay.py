@@ -14,6 +14,7 @@ from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 
 if TYPE_CHECKING:
+    from refold.engine.generations import Entry as GenerationEntry
     from refold.engine.step import Effects
 
 Headers = Sequence[tuple[str, bytes]]
@@ -28,13 +29,18 @@ class Journal(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A record for another topic (rejected) or another partition of the inbox (a forward)."""
+    """A record for another topic (rejected, a marker, a review item) or another partition of a source (a
+    forward).
+
+    ``session``: key of the session whose accepted event it belongs to; taken back together with that event.
+    """
 
     topic: str
     partition: int
     key: bytes | None
     value: bytes | None
     headers: Headers
+    session: bytes | None = None
 
 
 class Touched:
@@ -54,19 +60,45 @@ class Touched:
         self.seq = 0
 
 
+class TouchedGeneration:
+    """A generation whose progress this overlay changed. ``encoded`` is set by the seal: the framed record, or
+    ``None`` for a tombstone."""
+
+    __slots__ = ("encoded", "entry")
+
+    def __init__(self, entry: GenerationEntry) -> None:
+        self.entry = entry
+        self.encoded: bytes | None = None
+
+
 #: A ruling and the stamp of the producer it is for. The common one, accepted, is only its seq, and the pair a
 #: plain tuple: thousands of these are kept, and the cycle collector soon lets go of what holds no objects.
 Ruled: TypeAlias = tuple[int | Duplicate | Rejected, str | None]
 
 
 class PartitionOverlay:
-    __slots__ = ("claim", "epoch", "journal", "next_offset", "outputs", "partition", "rulings", "touched")
+    __slots__ = (
+        "batches_next",
+        "claim",
+        "epoch",
+        "generations",
+        "journal",
+        "next_offset",
+        "outputs",
+        "partition",
+        "rulings",
+        "touched",
+    )
 
-    def __init__(self, partition: int, epoch: int, next_offset: int) -> None:
+    def __init__(self, partition: int, epoch: int, next_offset: int, batches_next: int = 0) -> None:
         self.partition = partition
         self.epoch = epoch
         #: One past the last inbox record folded: what is committed for this partition (rule F: always).
         self.next_offset = next_offset
+        #: The same for batches: both go with every commit.
+        self.batches_next = batches_next
+        #: Generations whose progress changed, by the key of their changelog.
+        self.generations: dict[bytes, TouchedGeneration] = {}
         self.journal: list[Journal] = []
         self.outputs: list[Output] = []
         self.touched: dict[bytes, Touched] = {}
@@ -78,13 +110,16 @@ class PartitionOverlay:
 
 class Overlay:
     __slots__ = (
+        "batches",
         "bytes",
         "duplicates",
         "first_event",
         "forwards",
+        "ignored",
         "opaque",
         "parts",
         "records",
+        "refused",
         "rejected",
     )
 
@@ -101,16 +136,20 @@ class Overlay:
         self.forwards = 0
         self.opaque = 0
         self.rejected: dict[str, int] = {}
+        #: Records of batches: all; ignored by reason; refused by code.
+        self.batches = 0
+        self.ignored: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
         #: Monotonic time at which the oldest event in it was folded.
         self.first_event = 0.0
 
     def __bool__(self) -> bool:
         return bool(self.parts)
 
-    def part(self, partition: int, epoch: int, next_offset: int) -> PartitionOverlay:
+    def part(self, partition: int, epoch: int, next_offset: int, batches_next: int = 0) -> PartitionOverlay:
         found = self.parts.get(partition)
         if found is None:
-            found = self.parts[partition] = PartitionOverlay(partition, epoch, next_offset)
+            found = self.parts[partition] = PartitionOverlay(partition, epoch, next_offset, batches_next)
         return found
 
     def drop(self, partition: int) -> PartitionOverlay | None:
@@ -126,6 +165,9 @@ class Overlay:
 
     def keys(self) -> list[bytes]:
         return [key for part in self.parts.values() for key in part.touched]
+
+    def generation_keys(self) -> list[bytes]:
+        return [key for part in self.parts.values() for key in part.generations]
 
 
 def touch(part: PartitionOverlay, entry: Entry) -> Touched:

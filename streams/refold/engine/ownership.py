@@ -16,13 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from refold.engine.assignment import Assignment, Partition
+from refold.engine.batchsource import BatchSource
 from refold.engine.cache import SessionCache
 from refold.engine.chunks import Chunk
 from refold.engine.commit import COMMIT_SECONDS_MAX
 from refold.engine.config import EngineConfig
+from refold.engine.generations import Generations
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
-from refold.engine.overlay import Overlay
+from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.points import Points
 from refold.engine.poll import POLL_S, Poller
 from refold.engine.restore import Restored, Restorer
@@ -52,6 +54,7 @@ class Ownership(ABC):
         self.config = config
         self.assignment = Assignment()
         self.cache = SessionCache(config.cache_bytes_max)
+        self.generations = Generations(config.topics, self.assignment)
         self.book = RulingBook()
         #: What is folded and not yet sealed.
         self.current = Overlay()
@@ -77,6 +80,7 @@ class Ownership(ABC):
         self._claims: dict[int, asyncio.Future[bool]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.poller: Poller
+        self.batches: BatchSource
         #: Told (awaited) before the first chunk of new partitions can arrive, and after some are gone.
         self.on_ownership: Callable[[Sequence[int]], Awaitable[None]] = _no_hook
         #: Where chunks go: the transport's queue.
@@ -173,6 +177,8 @@ class Ownership(ABC):
         for owner in owners:
             owner.cancelled.set()
             owner.move(to)
+            owner.wake()
+            self.batches.end(owner.number, owner.epoch)
             self._settle_claim(owner.number, False)
         self._barriers += 1
         self._no_barrier.clear()
@@ -186,6 +192,7 @@ class Ownership(ABC):
             for owner in owners:
                 self.current.drop(owner.number)
                 self.cache.discard_partition(owner.number)
+                self.generations.discard_partition(owner.number)
                 self.book.close(owner.number)
                 self.assignment.forget(owner)
                 if owner.written is not None:
@@ -224,6 +231,7 @@ class Ownership(ABC):
             return
         owner.written = restored.written
         owner.position = owner.committed = restored.offset
+        owner.batches_position = owner.batches_committed = restored.batches
         self._metrics.count("refold_restores_total", outcome="done")
         self._metrics.count("refold_restore_records_total", restored.records)
         self._metrics.observe("refold_takeover_wait_seconds", restored.waited_s)
@@ -242,11 +250,13 @@ class Ownership(ABC):
             "partition_live",
             partition=owner.number,
             offset=restored.offset,
+            batches=restored.batches,
             records=restored.records,
             seconds=round(seconds, 3),
             waited_seconds=round(restored.waited_s, 3),
         )
         self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, restored.offset)
+        self.batches.begin(owner.number, owner.epoch, owner.fetch_epoch, restored.batches)
 
     async def _jitter(self, owner: Partition) -> None:
         """Spread restores, scaled by how much is missing here: a warm disk does not wait."""
@@ -297,7 +307,7 @@ class Ownership(ABC):
         """Commit the unchanged offset under our name, so that whoever takes over from us knows whom to
         fence."""
         future = self._claims[owner.number] = self._loop.create_future()
-        self.current.part(owner.number, owner.epoch, owner.position).claim = True
+        self.part_of(self.current, owner).claim = True
         self._dirty.set()
         done: bool = await future
         return done
@@ -313,10 +323,18 @@ class Ownership(ABC):
             if owner.state is State.LIVE and owner.written is not None:
                 await self._loop.run_in_executor(self._disk_pool, owner.written.store.flush)
 
-    def _rewind(self, owner: Partition, offset: int) -> None:
+    @staticmethod
+    def part_of(overlay: Overlay, owner: Partition) -> PartitionOverlay:
+        """What is folded of the partition: made with both sources' offsets, which go with its commit."""
+        return overlay.part(owner.number, owner.epoch, owner.position, owner.batches_position)
+
+    def _rewind(self, owner: Partition, offset: int, batches: int) -> None:
+        """Both sources: their chunks share the fetch epoch."""
         owner.fetch_epoch += 1
-        owner.position = offset
+        owner.position, owner.batches_position = offset, batches
+        owner.wake()
         self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, offset)
+        self.batches.begin(owner.number, owner.epoch, owner.fetch_epoch, batches)
 
     def _reopen(self, number: int, error: StorageError) -> None:
         """RocksDB could not be written after the commit: the transaction stands, so the partition is
@@ -329,9 +347,12 @@ class Ownership(ABC):
         self.current.drop(number)
         self._let_go()
         self.cache.discard_partition(number)
+        self.generations.discard_partition(number)
         self.book.close(number)
         owner.move(State.WAITING)
         owner.fetch_epoch += 1
+        owner.wake()
+        self.batches.end(number, owner.epoch)
         written, owner.written = owner.written, None
         owner.task = self._spawn(self._bring_up(owner, broken=written))
 

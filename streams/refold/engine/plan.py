@@ -7,9 +7,10 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from refold.engine import rows
 from refold.engine.history import Tail
 from refold.engine.overlay import PartitionOverlay
-from refold.engine.store import Store
+from refold.engine.store import Batch, Store
 
 
 @dataclass(slots=True)
@@ -19,8 +20,10 @@ class Written:
     store: Store
     state_topic: str
     history_topic: str
+    generations_topic: str
     state_next: int
     history_next: int
+    generations_next: int
     #: Where our next journal record will be, if nobody else writes; ``None`` when that is not known.
     journal_next: int | None = None
 
@@ -29,13 +32,14 @@ class Acks:
     """Delivery reports of the first and last journal record, and of the last changelog records, of a
     partition."""
 
-    __slots__ = ("first", "history", "journal", "state")
+    __slots__ = ("first", "generations", "history", "journal", "state")
 
     def __init__(self) -> None:
         self.first = -1
         self.journal = -1
         self.state = -1
         self.history = -1
+        self.generations = -1
 
     def on_first(self, error: Any, message: Message) -> None:
         self.first = -1 if error is not None else message.offset()
@@ -49,6 +53,9 @@ class Acks:
     def on_history(self, error: Any, message: Message) -> None:
         self.history = -1 if error is not None else message.offset()
 
+    def on_generations(self, error: Any, message: Message) -> None:
+        self.generations = -1 if error is not None else message.offset()
+
 
 @dataclass(slots=True)
 class Plan:
@@ -58,6 +65,7 @@ class Plan:
     #: Ends of the changelogs before this transaction, as far as we have written them.
     state_base: int
     history_base: int
+    generations_base: int
     #: Journal offset of the first event, foretold or known; ``None`` before that.
     first: int | None = None
     acks: Acks = field(default_factory=Acks)
@@ -66,3 +74,49 @@ class Plan:
     #: full block key -> value or None
     blocks: dict[bytes, bytes | None] = field(default_factory=dict)
     tails: dict[bytes, Tail] = field(default_factory=dict)
+
+    def learn(self, written: Written) -> None:
+        """What the acknowledgements say of where the changelogs and the journal are now."""
+        acks = self.acks
+        if acks.state >= 0:
+            written.state_next = acks.state + 1
+        if acks.history >= 0:
+            written.history_next = acks.history + 1
+        if acks.generations >= 0:
+            written.generations_next = acks.generations + 1
+        if acks.journal >= 0:
+            # After our last record comes the marker of this transaction.
+            written.journal_next = acks.journal + 2
+
+    def batch(self, written: Written, now_ms: int) -> Batch:
+        """The writes to RocksDB, after :meth:`learn`."""
+        part, batch = self.part, Batch()
+        for key, row in self.rows.items():
+            if row is None:
+                batch.delete_state(key)
+            else:
+                batch.put_state(key, row)
+        for full_key, block in self.blocks.items():
+            if block is None:
+                batch.delete_block(full_key)
+            else:
+                batch.put_block(full_key, block)
+        for key, touched in part.generations.items():
+            if touched.encoded is None:
+                batch.delete_generation(key)
+            else:
+                batch.put_generation(key, touched.encoded)
+        batch.frontier(
+            rows.Frontier(
+                state_topic=written.state_topic,
+                history_topic=written.history_topic,
+                generations_topic=written.generations_topic,
+                inbox_next=part.next_offset,
+                batches_next=part.batches_next,
+                state_next=written.state_next,
+                history_next=written.history_next,
+                generations_next=written.generations_next,
+                applied_ms=now_ms,
+            )
+        )
+        return batch

@@ -292,7 +292,7 @@ class Poller:
             if source is None or not source.started:
                 continue
             size = sum(map(len, group))
-            chunk = Chunk(number, source.epoch, source.fetch_epoch, source.position, group, size)
+            chunk = Chunk(self._topic, number, source.epoch, source.fetch_epoch, source.position, group, size)
             source.position = chunk.next_offset
             self.flow.add(size, len(group))
             chunks.append(chunk)

@@ -42,7 +42,7 @@ class Facts:
 
 
 def examine(config: EngineConfig, admin: AdminClient) -> Facts:
-    """Topics exist, have one partition count, and state and history are compacted."""
+    """Topics exist, have one partition count, and changelogs are compacted."""
     ids, counts = _describe(config, admin)
     if len(set(counts.values())) != 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -54,12 +54,11 @@ def examine(config: EngineConfig, admin: AdminClient) -> Facts:
         )
     configs = _configs(config, admin, list(counts))
     topics = config.topics
-    for name in (topics.state, topics.history):
+    for name in (topics.state, topics.history, topics.generations, topics.review):
         if "compact" not in configs[name].get("cleanup.policy", ""):
             raise ConfigError(
-                f"{name} has cleanup.policy={configs[name].get('cleanup.policy')}: as a changelog it must"
-                " be compact,"
-                " or sessions are forgotten after its retention. Run `refold topology apply`"
+                f"{name} has cleanup.policy={configs[name].get('cleanup.policy')}: it must be compact, or"
+                " what it says of a session is forgotten after its retention. Run `refold topology apply`"
             )
 
     def limit(name: str) -> int:
@@ -72,10 +71,13 @@ def examine(config: EngineConfig, admin: AdminClient) -> Facts:
             rejected_bytes_max=limit(topics.rejected),
             inbox_bytes_max=limit(topics.inbox),
             state_bytes_max=limit(topics.state),
+            batches_bytes_max=limit(topics.batches),
+            review_bytes_max=limit(topics.review),
         ),
         topics=TopicFacts(
             state_id=ids[topics.state],
             history_id=ids[topics.history],
+            generations_id=ids[topics.generations],
             delete_retention_ms=int(
                 configs[topics.state].get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)
             ),
@@ -86,7 +88,8 @@ def examine(config: EngineConfig, admin: AdminClient) -> Facts:
 
 def _describe(config: EngineConfig, admin: AdminClient) -> tuple[dict[str, str], dict[str, int]]:
     topics = config.topics
-    names = [topics.inbox, topics.journal, topics.state, topics.history, topics.rejected]
+    added = [topics.batches, topics.generations, topics.review]
+    names = [topics.inbox, topics.journal, topics.state, topics.history, topics.rejected, *added]
     timeout = START_CALL_TIMEOUT_MS / 1000
     try:
         futures = admin.describe_topics(TopicCollection(names), request_timeout=timeout)
@@ -108,6 +111,12 @@ def _describe(config: EngineConfig, admin: AdminClient) -> tuple[dict[str, str],
             ) from None
         ids[name] = str(description.topic_id)
         counts[name] = len(description.partitions)
+    if missing and set(missing) <= set(added):
+        raise ConfigError(
+            f"topics of this version do not exist on {config.bootstrap}: {', '.join(sorted(missing))}. The"
+            " others do, so an earlier version of refold created them: `refold topology apply` adds what is"
+            " missing and changes nothing that is stored"
+        )
     if missing:
         raise ConfigError(
             f"topics that do not exist on {config.bootstrap}: {', '.join(sorted(missing))}. Create them with"

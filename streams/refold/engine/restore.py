@@ -1,12 +1,10 @@
 """Rebuild one partition: local DB if it can be trusted, plus the tail of its changelogs, by rule T in order.
 
-1. the group's committed offset, *stable* (``takeover.Cluster.stable_offset``);
-2. then the high watermarks of state and history (read_uncommitted);
-3. read both in read_committed until the *position* reaches the marks (end-of-partition fires at the last
-stable
-   offset and is not an end);
+1. the group's committed offsets of inbox and batches, *stable* (``takeover.Cluster.stable_offset``);
+2. then the high watermarks of state, history and generations (read_uncommitted);
+3. read them in read_committed until the *position* reaches the marks (:mod:`refold.engine.changelogs`);
 4. the position has passed what the commit metadata says was written;
-5. the caller starts the source explicitly at (1).
+5. the caller starts both sources explicitly at (1).
 
 No progress: rule D (``takeover.Stall``). A local copy too old to have seen every tombstone, or ahead of the
 group, or of another topic, is set aside (rule Z). Runs on a restore thread; blocks.
@@ -20,20 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-
-from refold.engine import clients, history, rows
+from refold.engine import rows
+from refold.engine.changelogs import Reading
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
 from refold.engine.points import Points
 from refold.engine.store import Batch, Memory, Store, set_aside
-from refold.engine.takeover import Cancelled, Cluster, Committed, Marks, Stall
+from refold.engine.takeover import Cluster, Committed, Marks, Stall
 from refold.errors import ConfigError, StorageError, TransientError
-from refold.topology.failures import explain
-
-#: Records per consume call and WriteBatch: 2 000 snapshots of 1.6 KB are 3 MB.
-CHUNK_RECORDS: Final = 2_000
-POLL_S: Final = 0.02
 
 #: Rule Z: a copy is rebuilt this long before tombstones may be gone.
 TOMBSTONE_MARGIN_MS: Final = 3_600_000
@@ -45,14 +37,17 @@ class TopicFacts:
 
     state_id: str
     history_id: str
+    generations_id: str
     delete_retention_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Ready to be fed from ``offset``. ``claim``: the group's metadata does not name this worker yet."""
+    """Ready to be fed from ``offset`` of the inbox and ``batches`` of batches. ``claim``: the group's
+    metadata does not name this worker yet."""
 
     offset: int
+    batches: int
     written: Written
     claim: bool
     records: int
@@ -128,7 +123,7 @@ class Restorer:
             self._cluster.outputs_closed(partition, cancelled, stall)
         store, frontier, why = self._open(partition, committed, marks)
         try:
-            reading = _Reading(self, partition, store, frontier, marks, cancelled, progress, stall)
+            reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             records = reading.to_the_marks(stop_at_eof=sabotaged)
             if sabotaged and self._cluster.committed(partition, stable=True) is None:
                 # Where the fault bites: read to the end, and the offset still held by an open transaction.
@@ -137,11 +132,31 @@ class Restorer:
             else:
                 self._check(partition, committed, marks, reading)
             offset = self._start(partition, committed, marks)
+            batches = self._start_batches(partition, committed, marks)
+            facts = self._facts
             written = Written(
-                store, self._facts.state_id, self._facts.history_id, reading.state_next, reading.history_next
+                store,
+                facts.state_id,
+                facts.history_id,
+                facts.generations_id,
+                reading.state_next,
+                reading.history_next,
+                reading.generations_next,
             )
             batch = Batch()
-            batch.frontier(self._frontier(offset, written.state_next, written.history_next, self._now_ms()))
+            batch.frontier(
+                rows.Frontier(
+                    facts.state_id,
+                    facts.history_id,
+                    facts.generations_id,
+                    offset,
+                    batches,
+                    written.state_next,
+                    written.history_next,
+                    written.generations_next,
+                    self._now_ms(),
+                )
+            )
             store.write(batch)
         except BaseException:
             store.close()
@@ -150,6 +165,7 @@ class Restorer:
         meta = committed.meta
         return Restored(
             offset=offset,
+            batches=batches,
             written=written,
             claim=meta is None or meta.txid != self._config.transactional_id,
             records=records,
@@ -161,14 +177,22 @@ class Restorer:
     def _unstable(self, partition: int) -> Committed:
         return self._cluster.committed(partition, stable=False) or Committed(-1, None)
 
-    def _frontier(self, inbox: int, state: int, hist: int, applied_ms: int) -> rows.Frontier:
-        return rows.Frontier(self._facts.state_id, self._facts.history_id, inbox, state, hist, applied_ms)
-
     def _open(
         self, partition: int, committed: Committed, marks: Marks
     ) -> tuple[Store, rows.Frontier, str | None]:
         path = self.path(partition)
-        fresh = self._frontier(-1, marks.state_start, marks.history_start, 0)
+        facts = self._facts
+        fresh = rows.Frontier(
+            facts.state_id,
+            facts.history_id,
+            facts.generations_id,
+            -1,
+            -1,
+            marks.state_start,
+            marks.history_start,
+            marks.generations_start,
+            0,
+        )
         existed = path.exists()
         why: str | None = None
         try:
@@ -201,19 +225,30 @@ class Restorer:
         """Why the local copy must not be used (a word of a closed list), or ``None``."""
         if local.format != rows.FORMAT:
             return "format"
-        if (local.state_topic, local.history_topic) != (self._facts.state_id, self._facts.history_id):
+        facts = self._facts
+        topics = (local.state_topic, local.history_topic, local.generations_topic)
+        if topics != (facts.state_id, facts.history_id, facts.generations_id):
             return "other_topic"
-        if local.state_next > marks.state_end or local.history_next > marks.history_end:
+        ends = (
+            (local.state_next, marks.state_end),
+            (local.history_next, marks.history_end),
+            (local.generations_next, marks.generations_end),
+        )
+        if any(at > end for at, end in ends):
             return "ahead"
-        if not self._config.sabotage.disk_before_commit and local.inbox_next > max(committed.offset, 0):
+        # A start that no commit has followed yet is log start, which retention may have moved meanwhile.
+        batches_next = max(committed.batches, marks.batches_start)
+        if not self._config.sabotage.disk_before_commit and (
+            local.inbox_next > max(committed.offset, 0) or local.batches_next > batches_next
+        ):
             return "ahead"
-        complete = local.state_next >= marks.state_end and local.history_next >= marks.history_end
+        complete = all(at >= end for at, end in ends)
         age_ms = self._now_ms() - local.applied_ms
         if not complete and age_ms > self._facts.delete_retention_ms - TOMBSTONE_MARGIN_MS:
             return "too_old"
         return None
 
-    def _check(self, partition: int, committed: Committed, marks: Marks, reading: _Reading) -> None:
+    def _check(self, partition: int, committed: Committed, marks: Marks, reading: Reading) -> None:
         """Rule T (4), and that offset and changelog belong together."""
         topics, meta = self._config.topics, committed.meta
         if committed.offset < 0 and reading.found_state:
@@ -234,16 +269,18 @@ class Restorer:
                 " --reset-offsets --to-offset N --execute` (records before N are never read again)"
             )
         behind = meta is not None and (
-            reading.state_next < meta.state_next or reading.history_next < meta.history_next
+            reading.state_next < meta.state_next
+            or reading.history_next < meta.history_next
+            or reading.generations_next < meta.generations_next
         )
         empty = meta is None and committed.offset > 0 and marks.state_end == 0
         if behind or empty:
             raise ConfigError(
                 f"group {topics.group} has committed offset {committed.offset} for"
                 f" {topics.inbox}/{partition}, but"
-                f" the changelog {topics.state}/{partition} ends before what that commit wrote: the topic was"
-                " recreated or truncated. Starting would forget sessions. Restore the topic from a"
-                " backup, or fold"
+                f" a changelog ({topics.state}/{partition}, or that of {topics.history} or"
+                f" {topics.generations}) ends before what that commit wrote: the topic was recreated or"
+                " truncated. Starting would forget sessions. Restore the topic from a backup, or fold"
                 " everything again: delete the group's offsets with `kafka-consumer-groups.sh"
                 " --delete-offsets"
                 f" --group {topics.group} --topic {topics.inbox}` while the inbox still holds everything"
@@ -269,133 +306,27 @@ class Restorer:
             return marks.inbox_start
         return committed.offset
 
-
-class _Reading:
-    """Steps (3) of rule T for one partition: both changelogs, from where the local copy ends to the marks."""
-
-    def __init__(
-        self,
-        restorer: Restorer,
-        partition: int,
-        store: Store,
-        frontier: rows.Frontier,
-        marks: Marks,
-        cancelled: Callable[[], bool],
-        progress: Callable[[float], None],
-        stall: Stall,
-    ) -> None:
-        self._restorer = restorer
-        self._config = restorer._config
-        self._partition = partition
-        self._store = store
-        self._inbox_next = frontier.inbox_next
-        self._marks = marks
-        self._cancelled = cancelled
-        self._progress = progress
-        self._stall = stall
-        self.state_next = max(frontier.state_next, marks.state_start)
-        self.history_next = max(frontier.history_next, marks.history_start)
-        self._applied_ms = frontier.applied_ms
-        #: Whether any session record exists (tombstones and aborted records do not count).
-        self.found_state = frontier.inbox_next >= 0 and not store.empty()
-
-    def _done(self) -> bool:
-        return self.state_next >= self._marks.state_end and self.history_next >= self._marks.history_end
-
-    def to_the_marks(self, *, stop_at_eof: bool) -> int:
-        if self._done():
-            return 0
-        reader = clients.restore_reader(self._config)
-        try:
-            return self._read(reader, stop_at_eof)
-        except KafkaException as raised:
-            raise explain(
-                raised,
-                doing=f"restoring partition {self._partition}",
-                bootstrap=self._config.bootstrap,
-            ) from None
-        finally:
-            reader.close()
-
-    def _read(self, reader: Consumer, stop_at_eof: bool) -> int:
+    def _start_batches(self, partition: int, committed: Committed, marks: Marks) -> int:
+        """Batches are a buffer: what retention took is gone for followers as well, and nothing else hangs on
+        it."""
         topics = self._config.topics
-        wanted = []
-        if self.state_next < self._marks.state_end:
-            wanted.append(TopicPartition(topics.state, self._partition, self.state_next))
-        if self.history_next < self._marks.history_end:
-            wanted.append(TopicPartition(topics.history, self._partition, self.history_next))
-        reader.assign(wanted)
-        total = max(1, self._marks.state_end - self.state_next)
-        at_eof: set[str] = set()
-        count = 0
-        while not self._done():
-            if self._cancelled():
-                raise Cancelled
-            first = reader.poll(POLL_S)
-            if first is None:
-                self._stall.waiting(
-                    f"the changelog of partition {self._partition} is held by an open transaction"
-                )
-                continue
-            before = (self.state_next, self.history_next)
-            batch = Batch()
-            for message in [first, *reader.consume(CHUNK_RECORDS - 1, 0)]:
-                error = message.error()
-                if error is None:
-                    self._apply(batch, message)
-                    count += 1
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    self._passed(message.topic(), message.offset())
-                    at_eof.add(message.topic())
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise StorageError(
-                        f"the changelog of partition {self._partition} no longer holds the offset to go"
-                        " on from;"
-                        " delete the local directory and start again"
-                    )
-                elif not error.retriable():
-                    raise KafkaException(error)
-            batch.frontier(
-                self._restorer._frontier(
-                    self._inbox_next, self.state_next, self.history_next, self._applied_ms
-                )
+        if committed.batches < 0:
+            return marks.batches_start
+        if committed.batches > marks.batches_end:
+            raise ConfigError(
+                f"group {topics.group} has committed offset {committed.batches} for"
+                f" {topics.batches}/{partition}, but it ends at {marks.batches_end}: the topic was recreated"
+                " or truncated. To read it from its beginning: `kafka-consumer-groups.sh --group"
+                f" {topics.group} --topic {topics.batches}:{partition} --reset-offsets --to-earliest"
+                " --execute`"
             )
-            self._store.write(batch)
-            if (self.state_next, self.history_next) != before:
-                self._stall.moved()
-                self._progress(1.0 - max(0, self._marks.state_end - self.state_next) / total)
-            else:
-                self._stall.waiting(
-                    f"the changelog of partition {self._partition} is held by an open transaction"
-                )
-            if stop_at_eof and at_eof == {item.topic for item in wanted}:
-                break
-        return count
-
-    def _apply(self, batch: Batch, message: Message) -> None:
-        key, value, topic = message.key(), message.value(), message.topic()
-        if key is None:
-            self._passed(topic, message.offset() + 1)
-            return
-        if topic == self._config.topics.state:
-            if value is None:
-                batch.delete_state(key)
-            else:
-                self.found_state = True
-                header = b""
-                for name, content in message.headers() or ():
-                    if name == history.HEADER:
-                        header = content or b""
-                batch.put_state(key, rows.pack(rows.snapshot_seq(value), header, value))
-        elif value is None:
-            batch.delete_block(key)
-        else:
-            batch.put_block(key, value)
-        self._applied_ms = max(self._applied_ms, message.timestamp()[1])
-        self._passed(topic, message.offset() + 1)
-
-    def _passed(self, topic: str, position: int) -> None:
-        if topic == self._config.topics.state:
-            self.state_next = max(self.state_next, position)
-        else:
-            self.history_next = max(self.history_next, position)
+        if committed.batches < marks.batches_start:
+            self._log.error(
+                "batches_expired",
+                partition=partition,
+                committed=committed.batches,
+                begins=marks.batches_start,
+                harm="generations whose batches are gone cannot finish; nothing else is affected",
+            )
+            return marks.batches_start
+        return committed.batches

@@ -1,10 +1,11 @@
-"""What a RocksDB row looks like. One column family, three kinds of keys, so that one WriteBatch is one atom.
+"""What a RocksDB row looks like. One column family, four kinds of keys, so that one WriteBatch is one atom.
 
 =====================  ==================================================================================
 key                    value
 =====================  ==================================================================================
 ``s`` + record key     seq (8 bytes), length of the tail (4 bytes), the ``refold-history`` tail, the snapshot
 ``h`` + block key      the framed history block
+``g`` + record key     the framed ``GenerationRecord`` of one generation, under the key of its changelog
 ``m`` + ``frontier``   :class:`Frontier`: how far this DB is, written in every batch
 =====================  ==================================================================================
 """
@@ -22,13 +23,18 @@ from refold.wire.varint import read_zlong
 
 STATE: Final = b"s"
 BLOCK: Final = b"h"
+GENERATION: Final = b"g"
 FRONTIER_KEY: Final = b"mfrontier"
 
 #: Magic 0 and the 4-byte schema id: what the worker writes.
 FRAME_BYTES: Final = 5
 
 #: Raised when a row's layout changes: an older DB is set aside and rebuilt from the changelog.
-FORMAT: Final = 1
+FORMAT: Final = 2
+
+#: What the frontier rows of format 1 did not have. They are still read, so that such a DB is set aside as of
+#: another format and not as damaged.
+_ABSENT: Final[dict[str, Any]] = {"generations_topic": "", "batches_next": -1, "generations_next": 0}
 
 _HEAD: Final = struct.Struct("<qI")
 
@@ -67,7 +73,8 @@ def snapshot_seq(snapshot: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """``inbox_next``: everything before it is folded in. ``*_next``: changelog read or written up to here.
+    """``inbox_next``, ``batches_next``: everything before it is folded in. The other ``*_next``: changelog
+    read or written up to here.
 
     The topic ids tell a recreated topic of the same name from the one this DB was made of. ``applied_ms``:
     wall clock of the write (rule Z: too old a copy is rebuilt, because tombstones may be gone).
@@ -75,9 +82,12 @@ class Frontier:
 
     state_topic: str
     history_topic: str
+    generations_topic: str
     inbox_next: int
+    batches_next: int
     state_next: int
     history_next: int
+    generations_next: int
     applied_ms: int
     format: int = FORMAT
 
@@ -88,6 +98,6 @@ class Frontier:
     def decode(cls, data: bytes) -> Frontier:
         try:
             row: Any = orjson.loads(data)
-            return cls(**row)
+            return cls(**{**_ABSENT, **row})
         except (ValueError, TypeError):
             raise StorageError("the frontier row is not readable") from None

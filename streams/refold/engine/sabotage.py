@@ -20,6 +20,8 @@ SABOTAGES: Final[dict[str, str]] = {
     "fold-misrouted": "rule P: a record on the wrong partition is folded there instead of forwarded",
     "restore-to-eof": "rule T: restore to end-of-partition, then look up the offset, no fencing, no check",
     "timer-without-offsets": "rule F: outputs are written in a transaction that sends no offsets",
+    "batches-without-offsets": "rule F: generation records are written in a transaction that sends no offset"
+    " of batches",
     "revoke-without-barrier": "rule R: a revoked partition is neither waited for nor dropped",
 }
 
@@ -34,6 +36,7 @@ class Sabotage:
     fold_misrouted: bool = False
     restore_to_eof: bool = False
     timer_without_offsets: bool = False
+    batches_without_offsets: bool = False
     revoke_without_barrier: bool = False
 
     @classmethod

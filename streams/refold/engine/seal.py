@@ -15,6 +15,7 @@ from typing import Final
 from refold.core.invariants import well_formed
 from refold.engine import made, recordheaders
 from refold.engine.chunks import Record
+from refold.engine.generations import Generations
 from refold.engine.history import HEADER
 from refold.engine.overlay import Journal, Overlay, PartitionOverlay, Touched, apply, touch
 from refold.engine.sessions import Sessions
@@ -41,8 +42,9 @@ STATE_HEADROOM_BYTES: Final = 2_048
 class Sealer:
     """``count`` of sealed sessions decides which one is checked: deterministic, no randomness in the path."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, generations: Generations) -> None:
         self._sessions = sessions
+        self._generations = generations
         self._count = 0
         self.state_bytes = 0
 
@@ -66,6 +68,8 @@ class Sealer:
                 if time.perf_counter() > until:
                     await asyncio.sleep(0)
                     until = time.perf_counter() + SLICE_S
+            if part.generations:
+                self._generations.seal(part)
         return bad
 
     def _encode(self, touched: Touched) -> None:
@@ -97,6 +101,7 @@ class Sealer:
             raise InvariantViolation("a quarantined session cannot be encoded") from error
         records = [_record(part, item) for item in mine]
         self._take_out(part, key)
+        part.outputs = [out for out in part.outputs if out.session != key]
         session = entry.session
         entry.session = self._sessions.committed(key, entry.partition, session.tenant, session.session)
         del part.touched[key]

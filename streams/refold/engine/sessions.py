@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from refold.core.evolve import evolve
+from refold.core.progress import Progress
 from refold.core.session import initial
 from refold.core.slots import SlotMap
 from refold.engine import history, rows
 from refold.engine.assignment import Assignment
 from refold.engine.cache import Entry, SessionCache
+from refold.engine.chunks import Record
 from refold.engine.overlay import Overlay, journal_of
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Limits
@@ -38,6 +40,7 @@ class Sessions:
         cache: SessionCache,
         overlays: Callable[[], Sequence[Overlay]],
         sabotage: Sabotage,
+        progress: Callable[[bytes, int, str], Progress | None],
     ) -> None:
         self.topics = topics
         self.limits = limits
@@ -48,10 +51,16 @@ class Sessions:
         self._overlays = overlays
         self.cached = cache.get
         self.partition_of = slots.partition
+        self.progress = progress
+        #: Per partition the inbox record for which `batches` was read to its end last (rule G10).
+        self.synced: dict[int, int] = {}
 
     @property
     def map_epoch(self) -> int:
         return self._slots.epoch
+
+    def caught_up(self, record: Record) -> bool:
+        return self.synced.get(record.partition) == record.offset
 
     def load(self, key: bytes, partition: int, tenant: str, session: str) -> Entry:
         entry = self._read(key, partition, tenant, session)

@@ -5,72 +5,38 @@ P) → decode → decide → journal value → evolve. The session inside ``Effe
 it is owned by the engine and never leaves it (the hot path is a budget).
 
 Whatever a record holds, ``step`` returns a ruling or a forward; only a fault of ours makes it raise, and a
-fold that raises quarantines its session instead.
+fold that raises quarantines its session instead. The one exception is :class:`BatchesBehind`: not yet.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from refold.core.decide import decide
 from refold.core.envelope import Envelope
-from refold.core.events import Event, Opaque
+from refold.core.events import Event, GenerationFinished, Opaque
 from refold.core.evolve import evolve
 from refold.core.rulings import Accepted, Duplicate, Parked, Rejected, Ruling
 from refold.core.slots import split_key
-from refold.engine import made, recordheaders
+from refold.engine import made, markers, recordheaders
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
+from refold.engine.forwards import forward
 from refold.engine.overlay import Journal, Output
-from refold.engine.sabotage import Sabotage
+from refold.engine.stepview import Limits as Limits
+from refold.engine.stepview import StepView as StepView
 from refold.errors import InvalidRecord
-from refold.topology.names import TopicNames
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
 from refold.wire.journal import journal_value
-
-#: A record is forwarded this often. One hop corrects a foreign partitioner; two more cover workers that see
-#: different slot maps during a change.
-HOPS_MAX: Final = 3
 
 #: Key (512 bytes at most), our one header and the record's overhead together stay below this.
 SMALL_BYTES: Final = 2_048
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """``max.message.bytes`` of the topics written to."""
-
-    journal_bytes_max: int
-    rejected_bytes_max: int
-    inbox_bytes_max: int
-    state_bytes_max: int
-
-
-class StepView(Protocol):
-    """What a step may look at."""
-
-    @property
-    def topics(self) -> TopicNames: ...
-
-    @property
-    def limits(self) -> Limits: ...
-
-    @property
-    def sabotage(self) -> Sabotage: ...
-
-    def cached(self, key: bytes) -> Entry | None:
-        """The session in memory; being there proves the key well-formed and says its partition."""
-
-    def partition_of(self, key: bytes) -> int: ...
-
-    def load(self, key: bytes, partition: int, tenant: str, session: str) -> Entry:
-        """From disk, or the initial state."""
-
-    def rebuild(self, entry: Entry) -> Entry:
-        """The session as it is after everything accepted so far, made anew from what is committed:
-        ``entry``'s own may be half changed."""
+class BatchesBehind(Exception):
+    """Rule G10: whether this record is accepted hangs on batches that have not been read yet. Nothing was
+    changed; step it again when they have."""
 
 
 class Effects:
@@ -142,6 +108,8 @@ def step(view: StepView, record: Record) -> Effects:
         if before is not None:
             append_ms = before.append_ms
     time_ms = max(session.time_ms, append_ms)
+    if type(event) is GenerationFinished:
+        event.progress = view.progress(entry.key, record.partition, event.generation_id)
     try:
         ruling = decide(session, env, event, time_ms)
         if type(ruling) is Accepted or (view.sabotage.skip_dedup and type(ruling) is Duplicate):
@@ -157,6 +125,8 @@ def step(view: StepView, record: Record) -> Effects:
     if isinstance(ruling, Parked):
         return _park(view, record, entry, env, ruling)
     if isinstance(ruling, Rejected):
+        if ruling.code == "batches_missing" and not view.caught_up(record):
+            raise BatchesBehind
         return _reject(view, record, ruling, env.producer_id)
     return Effects(ruling, env.producer_id)
 
@@ -180,8 +150,11 @@ def _accept(
             ),
             env.producer_id,
         )
+    was = markers.before(session, event)
     evolve(session, ruling.seq, ruling.time_ms, record.partition, record.offset, env, event)
     effects = Effects(ruling, env.producer_id, entry, (Journal(key, value, headers),))
+    if was is not None:
+        effects.outputs = markers.outputs(view.topics, record.partition, key, session, ruling, event, was)
     effects.opaque = type(event) is Opaque
     if session.seq == 0:
         effects.deleted = True
@@ -237,18 +210,7 @@ def _reject(view: StepView, record: Record, ruling: Rejected, producer_id: str |
 
 
 def _forward(view: StepView, record: Record, target: int) -> Effects:
-    """Rule P: to the partition its key maps to, in this transaction, with where it came from."""
-    topics = view.topics
-    before = recordheaders.forwarded(record)
-    if before is not None and before.hops >= HOPS_MAX:
-        return _reject(
-            view,
-            record,
-            Rejected("too_many_hops", f"forwarded {before.hops} times; it began at {before.origin}"),
-        )
-    headers = recordheaders.forward(topics.inbox, record, before)
-    if recordheaders.size(record.key, record.value, headers) > view.limits.inbox_bytes_max:
-        return _reject(
-            view, record, Rejected("too_large", "with the headers of a forward it exceeds the topic's limit")
-        )
-    return Effects(None, None, None, (), (Output(topics.inbox, target, record.key, record.value, headers),))
+    out = forward(view.topics.inbox, record, target, view.limits.inbox_bytes_max)
+    if isinstance(out, Rejected):
+        return _reject(view, record, out)
+    return Effects(None, None, None, (), (out,))

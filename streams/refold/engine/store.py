@@ -106,6 +106,12 @@ class Batch:
     def delete_block(self, full_key: bytes) -> None:
         self.raw.delete(rows.BLOCK + full_key)
 
+    def put_generation(self, key: bytes, record: bytes) -> None:
+        self.raw.put(rows.GENERATION + key, record)
+
+    def delete_generation(self, key: bytes) -> None:
+        self.raw.delete(rows.GENERATION + key)
+
     def frontier(self, frontier: rows.Frontier) -> None:
         self.raw.put(rows.FRONTIER_KEY, frontier.encode())
 
@@ -129,6 +135,11 @@ class Store:
 
     def block(self, key: bytes, block: int) -> bytes | None:
         found: Any = self._db.get(rows.BLOCK + block_key(key, block))
+        return None if found is None else bytes(found)
+
+    def generation(self, key: bytes) -> bytes | None:
+        """The framed record under its changelog's key (``wire.batches.generation_key``)."""
+        found: Any = self._db.get(rows.GENERATION + key)
         return None if found is None else bytes(found)
 
     def frontier(self) -> rows.Frontier | None:
@@ -155,11 +166,18 @@ class Store:
 
     def keys(self) -> list[bytes]:
         """Record keys of all sessions, ascending: everything in memory, so for tests and checks only."""
+        return self._keys(rows.STATE)
+
+    def generation_keys(self) -> list[bytes]:
+        """As :meth:`keys`, for generation rows."""
+        return self._keys(rows.GENERATION)
+
+    def _keys(self, kind: bytes) -> list[bytes]:
         cursor = self._db.iter()
-        cursor.seek(rows.STATE)
+        cursor.seek(kind)
         found = []
-        while cursor.valid() and (key := bytes(cursor.key())).startswith(rows.STATE):
-            found.append(key[len(rows.STATE) :])
+        while cursor.valid() and (key := bytes(cursor.key())).startswith(kind):
+            found.append(key[len(kind) :])
             cursor.next()
         return found
 

@@ -41,6 +41,10 @@ FENCE_TIMEOUT_S: Final = 15.0
 #: what it saw before says nothing about now, and the "dead" one may be back and at work.
 LOOK_PAUSE_MS_MAX: Final = 2_000
 
+#: A transaction on batches that is open for longer is not a worker's: 10 s timeout + 10 s until the broker
+#: looks, and fencing ends it much sooner.
+FOREIGN_MS_MAX: Final = 21_000
+
 #: Between two attempts at fencing while there is no progress.
 FENCE_AGAIN_MS: Final = 5_000
 
@@ -51,23 +55,27 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The group's committed offset of one inbox partition, -1 when there is none."""
+    """The group's committed offsets of one partition of inbox and batches, -1 where there is none."""
 
     offset: int
     meta: CommitMeta | None
+    batches: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Log start and high watermark (read_uncommitted) of the two changelog partitions, and the inbox's
-    start/end."""
+    """Log start and high watermark (read_uncommitted) of one partition's changelogs and sources."""
 
     state_start: int
     state_end: int
     history_start: int
     history_end: int
+    generations_start: int
+    generations_end: int
     inbox_start: int
     inbox_end: int
+    batches_start: int
+    batches_end: int
 
 
 class Cluster:
@@ -81,24 +89,30 @@ class Cluster:
 
     def committed(self, partition: int, *, stable: bool) -> Committed | None:
         """``None``: a transaction that writes this offset is still open (only with ``stable``)."""
+        topics = self._config.topics
+        # Both in one request: the group answers for one moment, and one transaction moves both.
         request = ConsumerGroupTopicPartitions(
-            self._config.topics.group, [TopicPartition(self._config.topics.inbox, partition)]
+            topics.group, [TopicPartition(topic, partition) for topic in (topics.inbox, topics.batches)]
         )
         try:
             answer = self._admin.list_consumer_group_offsets(
                 [request], require_stable=stable, request_timeout=REQUEST_TIMEOUT_S
             )
-            found = answer[self._config.topics.group].result().topic_partitions[0]
+            found = {tp.topic: tp for tp in answer[topics.group].result().topic_partitions}
         except KafkaException as raised:
             error = error_of(raised)
             if error is not None and error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
                 return None
             raise self._explained(raised, "reading the committed offset") from None
-        if found.error is not None:
-            if found.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
-                return None
-            raise self._explained(found.error, "reading the committed offset")
-        return Committed(max(found.offset, -1), CommitMeta.parse(found.metadata))
+        for tp in found.values():
+            if tp.error is not None:
+                if tp.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+                    return None
+                raise self._explained(tp.error, "reading the committed offset")
+        inbox = found[topics.inbox]
+        return Committed(
+            max(inbox.offset, -1), CommitMeta.parse(inbox.metadata), max(found[topics.batches].offset, -1)
+        )
 
     def stable_offset(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> Committed:
         """Rule T (1): never goes on without it."""
@@ -115,16 +129,16 @@ class Cluster:
     def marks(self, partition: int) -> Marks:
         """Rule T (2). One request per topic and end, all in flight at once."""
         topics = self._config.topics
-        state, history = TopicPartition(topics.state, partition), TopicPartition(topics.history, partition)
-        inbox = TopicPartition(topics.inbox, partition)
+        names = (topics.state, topics.history, topics.generations, topics.inbox, topics.batches)
+        asked = [TopicPartition(topic, partition) for topic in names]
         try:
             ends = self._admin.list_offsets(
-                {state: OffsetSpec.latest(), history: OffsetSpec.latest(), inbox: OffsetSpec.latest()},
+                {tp: OffsetSpec.latest() for tp in asked},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=REQUEST_TIMEOUT_S,
             )
             starts = self._admin.list_offsets(
-                {state: OffsetSpec.earliest(), history: OffsetSpec.earliest(), inbox: OffsetSpec.earliest()},
+                {tp: OffsetSpec.earliest() for tp in asked},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=REQUEST_TIMEOUT_S,
             )
@@ -137,30 +151,44 @@ class Cluster:
             end[topics.state],
             start[topics.history],
             end[topics.history],
+            start[topics.generations],
+            end[topics.generations],
             start[topics.inbox],
             end[topics.inbox],
+            start[topics.batches],
+            end[topics.batches],
         )
 
     def outputs_closed(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> None:
-        """Rule D for what a takeover does not read: until no transaction is open on journal and rejected.
+        """Rule D for what a takeover does not read: until no transaction is open on the outputs.
 
         A worker that died after its first journal records were sent and before its state records were shows
         in neither the offset nor the changelogs; readers of the journal would wait for the broker to time its
-        transaction out (15 s measured).
+        transaction out (15 s measured). `batches` is waited for no longer than a worker's transaction can
+        last: producers write to it too, and theirs are none of ours to end.
         """
         topics = self._config.topics
-        outputs = [TopicPartition(topics.journal, partition), TopicPartition(topics.rejected, partition)]
+        batches = TopicPartition(topics.batches, partition)
+        outputs = [
+            *(TopicPartition(topic, partition) for topic in (topics.journal, topics.rejected, topics.review)),
+            batches,
+        ]
         # A fixed mark, not "equal ends": where another owner is alive and writing, its stable end passes the
         # mark at once, and it must not be fenced for having something in flight at every look.
         marks = self._ends(outputs, IsolationLevel.READ_UNCOMMITTED)
+        until = time.monotonic() + FOREIGN_MS_MAX / 1000
         while True:
             if cancelled():
                 raise Cancelled
             stable = self._ends(outputs, IsolationLevel.READ_COMMITTED)
-            if all(end >= mark for end, mark in zip(stable, marks, strict=True)):
+            held = [tp for tp, end, mark in zip(outputs, stable, marks, strict=True) if end < mark]
+            if held == [batches] and time.monotonic() > until:
+                self._log.warning("batches_held_by_producer", partition=partition, stable_end=stable[-1])
+                held = []
+            if not held:
                 stall.moved()
                 return
-            stall.waiting(f"a transaction is open on journal or rejected partition {partition}")
+            stall.waiting(f"a transaction is open on {', '.join(f'{tp.topic}/{partition}' for tp in held)}")
             time.sleep(UNSTABLE_POLL_MS / 1000)
 
     def _ends(self, partitions: Sequence[TopicPartition], isolation: IsolationLevel) -> list[int]:
@@ -173,6 +201,18 @@ class Cluster:
             return [answer[tp].result().offset for tp in partitions]
         except KafkaException as raised:
             raise self._explained(raised, "reading the ends of the outputs") from None
+
+    def batches_end(self, partition: int) -> int:
+        """High watermark of a batches partition, as of now: the mark of rule G10's catching up.
+
+        Not the stable end: a transaction whose commit was answered may still hold it back, because its
+        markers are written afterwards (and who appended a GenerationFinished may have waited for that
+        answer). Raises :class:`TransientError` and the like; asked again by the caller.
+        """
+        [end] = self._ends(
+            [TopicPartition(self._config.topics.batches, partition)], IsolationLevel.READ_UNCOMMITTED
+        )
+        return end
 
     def inbox_ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not

@@ -61,9 +61,10 @@ class EngineConsumer(FaustConsumer):
         return engine
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        inbox = self.engine.config.topics.inbox
-        if set(topics) != {inbox}:
-            raise UsageError(f"agents may read {inbox} only, not {sorted(set(topics) - {inbox})}")
+        names = self.engine.config.topics
+        sources = {names.inbox, names.batches}
+        if set(topics) != sources:
+            raise UsageError(f"agents read {sorted(sources)}, not {sorted(topics)}")
         # Resuming clears every stream queue: once, while they are empty, before the first poll.
         self.app.flow_control.resume()
         self.resume_flow()
@@ -77,14 +78,13 @@ class EngineConsumer(FaustConsumer):
         self._arrived.set()
 
     async def _ownership(self, numbers: Sequence[int]) -> None:
-        topic = self.engine.config.topics.inbox
-        self._owned = {TP(topic, number) for number in numbers}
+        names = self.engine.config.topics
+        self._owned = {TP(topic, number) for topic in (names.inbox, names.batches) for number in numbers}
         self.app.on_rebalance_start()
         await self.on_partitions_assigned(set(self._owned))
         self.app.on_rebalance_end()
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        topic = self.engine.config.topics.inbox
         callback, chunks, arrived = self.callback, self._chunks, self._arrived
         while not (self.should_stop or fetcher.should_stop):
             if not chunks:
@@ -92,10 +92,10 @@ class EngineConsumer(FaustConsumer):
                 await arrived.wait()
                 continue
             chunk = chunks.popleft()
-            tp = TP(topic, chunk.partition)
+            tp = TP(chunk.topic, chunk.partition)
             await callback(
                 ConsumerMessage(
-                    topic,
+                    chunk.topic,
                     chunk.partition,
                     chunk.next_offset - 1,
                     time.time(),
@@ -171,7 +171,9 @@ class EngineConsumer(FaustConsumer):
 
     async def position(self, tp: TP) -> int | None:
         owner = self.engine.assignment.get(tp.partition)
-        return None if owner is None else owner.position
+        if owner is None:
+            return None
+        return owner.position if tp.topic == self.engine.config.topics.inbox else owner.batches_position
 
     def key_partition(self, topic: str, key: bytes | None, partition: int | None = None) -> int | None:
         return None if key is None else int(self.engine.slots.partition(key))

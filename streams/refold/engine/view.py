@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from refold.api.view import HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
+from refold.api.view import GenerationAnswer, HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
 from refold.engine import history, rows
 from refold.engine.engine import Engine
 from refold.engine.lifecycle import State
 from refold.engine.store import Store
 from refold.telemetry.health import Vitals, judge
+from refold.wire.batches import RECORD, generation_key
+from refold.wire.codec import decode
+from refold.wire.snapshot import decode_snapshot
 
 RETRY_AFTER_MIN_S: Final = 0.05
 #: Estimate while nothing is known of a restore yet.
@@ -112,6 +115,30 @@ class EngineView:
         ended_here = not wanted or wanted[-1][0] >= tail.last_seq
         scan_from = tail.bound if not complete and ended_here and len(wanted) < limit else None
         return HistoryAnswer(topic, partition, tuple(wanted), scan_from)
+
+    def generation(self, key: bytes, generation_id: str) -> GenerationAnswer | None:
+        engine, store = self._engine(), self._store(key)
+        if store is None:
+            return None
+        record = store.generation(generation_key(key, generation_id))
+        framed = self.snapshot(key)
+        rows_of = () if framed is None else decode_snapshot(framed)["generations"]
+        row = next((row for row in rows_of if row["generation_id"] == generation_id), None)
+        if record is None and row is None:
+            return None
+        progress = None if record is None else decode(record, expect=RECORD).record
+        return GenerationAnswer(engine.config.topics.batches, engine.slots.partition(key), row, progress)
+
+    async def wait_generation(self, key: bytes, generation_id: str, timeout_s: float) -> bool:
+        engine, full_key = self._engine(), generation_key(key, generation_id)
+        end = time.monotonic() + timeout_s
+        while True:
+            store = self._store(key)
+            if store is not None and store.generation(full_key) is not None:
+                return True
+            left = end - time.monotonic()
+            if left <= 0 or not await engine.generation_waits.changed(full_key, left):
+                return False
 
     async def wait_seq(self, key: bytes, min_seq: int, timeout_s: float) -> bool:
         engine = self._engine()

@@ -1,27 +1,29 @@
-"""Readers that wait for a session to reach a seq. Bounded by the HTTP port's own limit on waiters."""
+"""Readers that wait for a session or a generation to change. Bounded by the HTTP port's own limit on
+waiters."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 
-from refold.engine.overlay import PartitionOverlay
 
+class Waits:
+    """By key: of the session, or of the generation's changelog."""
 
-class SeqWaits:
     def __init__(self) -> None:
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
 
-    def publish(self, part: PartitionOverlay) -> None:
-        """Wake those whose session was touched; they look for themselves."""
+    def publish(self, touched: Container[bytes]) -> None:
+        """Wake those whose key was touched by a commit; they look for themselves."""
         if not self._waiting:
             return
-        for key in [key for key in self._waiting if key in part.touched]:
+        for key in [key for key in self._waiting if key in touched]:
             for future in self._waiting.pop(key):
                 if not future.done():
                     future.set_result(None)
 
     async def changed(self, key: bytes, timeout_s: float) -> bool:
-        """``True`` when the session was touched by a commit, ``False`` when time ran out."""
+        """``True`` when the key was touched by a commit, ``False`` when time ran out."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         try:

@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient
 from refold import __version__
 from refold.api.server import OwnerServer
 from refold.engine import clients, preflight
+from refold.engine.batchsource import BatchSource
 from refold.engine.collector import Collector
 from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
@@ -232,12 +233,16 @@ class _Worker:
             slots=facts.slots,
             limits=facts.limits,
             restorer=restorer,
+            batches_end=cluster.batches_end,
             points=self.points,
             metrics=self.metrics,
             log=log,
         )
         consumer = clients.member(config, url)
         poller = Poller(consumer, config.topics.inbox, engine, bootstrap=config.bootstrap, log=log)
+        batches = BatchSource(
+            clients.batch_reader(config), config.topics.batches, engine, bootstrap=config.bootstrap, log=log
+        )
         transactor = Transactor(
             producer,
             config.topics,
@@ -251,7 +256,7 @@ class _Worker:
         )
         self.cluster, self.engine, self.poller = cluster, engine, poller
         self.view.engine = engine
-        self.app = build(engine, lambda: engine.start(poller, transactor))
+        self.app = build(engine, lambda: engine.start(poller, batches, transactor))
 
     async def _beat(self) -> None:
         """Gauges once a second, and proof that the loop turns."""
@@ -259,7 +264,7 @@ class _Worker:
         metrics.gauge("refold_worker_info", 1, version=__version__, instance=self.config.instance)
         metrics.gauge("refold_cache_bytes_max", self.config.cache_bytes_max)
         metrics.gauge("refold_overlay_bytes_max", self.config.overlay_bytes_max)
-        hits = misses = read = 0
+        hits = misses = read = batches = 0
         shown: dict[int, tuple[int, State]] = {}
         flushed = time.monotonic()
         while True:
@@ -283,6 +288,8 @@ class _Worker:
             # Read once: the polling thread goes on counting.
             before_read, read = read, self.poller.flow.bytes_total
             metrics.count("refold_input_bytes_total", read - before_read)
+            before_batches, batches = batches, engine.batches.flow.bytes_total
+            metrics.count("refold_batches_bytes_total", batches - before_batches)
             waiting = 0 if engine.inflight is None else engine.inflight.bytes
             metrics.gauge("refold_overlay_bytes", engine.current.bytes + waiting)
             metrics.gauge("refold_paused_partitions", self.poller.paused)

@@ -18,6 +18,13 @@ MetricName = Literal[
     "refold_forwards_total",
     "refold_unknown_types_total",
     "refold_input_bytes_total",
+    # --- generations ---------------------------------------------------------------------------------------
+    "refold_batches_total",
+    "refold_batches_ignored_total",
+    "refold_batches_refused_total",
+    "refold_batches_bytes_total",
+    "refold_batches_wait_seconds",
+    "refold_generation_records_total",
     # --- commits -------------------------------------------------------------------------------------------
     "refold_commits_total",
     "refold_commit_aborts_total",
@@ -104,6 +111,28 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
         "counter", "Events of types this version does not know: kept, sequenced and passed on."
     ),
     "refold_input_bytes_total": Metric("counter", "Bytes read from the inbox."),
+    "refold_batches_total": Metric("counter", "Records of batches folded: batches, acks and markers."),
+    "refold_batches_ignored_total": Metric(
+        "counter",
+        "Of those ignored, by reason: repeat, fenced (an attempt that was replaced), late (after the end),"
+        " stale (an ack of a text that is gone), marker. A steady rate of fenced: a producer that does not"
+        " notice.",
+        ("reason",),
+    ),
+    "refold_batches_refused_total": Metric(
+        "counter",
+        "Of those sent to the rejected topic, by code. `refold rejected list` shows them.",
+        ("code",),
+    ),
+    "refold_batches_bytes_total": Metric("counter", "Bytes read from batches."),
+    "refold_batches_wait_seconds": Metric(
+        "histogram",
+        "How long the inbox of a partition waited until its batches had caught up (rule G10). Above a second:"
+        " an open transaction on batches, or a worker that is behind.",
+        (),
+        COMMIT_BUCKETS_SECONDS,
+    ),
+    "refold_generation_records_total": Metric("counter", "Generation records and tombstones produced."),
     "refold_commits_total": Metric("counter", "Transactions committed."),
     "refold_commit_aborts_total": Metric(
         "counter",

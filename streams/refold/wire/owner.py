@@ -115,6 +115,30 @@ class HistoryAnswer:
             ) from None
 
 
+@dataclass(frozen=True, slots=True)
+class GenerationAnswer:
+    """What is committed of one generation, and where its batches are.
+
+    ``row``: as in the public snapshot's ``generations``, ``None`` when the session no longer has it.
+    ``progress``: the fields of ``refold.GenerationRecord``, ``None`` while its begin is not folded.
+    """
+
+    topic: str
+    partition: int
+    row: Mapping[str, Any] | None
+    progress: Mapping[str, Any] | None
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps(
+            {
+                "row": json_ready(self.row),
+                "progress": json_ready(self.progress),
+                "topic": self.topic,
+                "partition": self.partition,
+            }
+        )
+
+
 #: Fields of the snapshot that are not for readers.
 OPAQUE_FIELDS: Final = frozenset({"engine"})
 

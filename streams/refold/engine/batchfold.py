@@ -1,0 +1,188 @@
+"""Folding the second source, and rule G10: the inbox of a partition waits until its batches have caught up.
+
+Catching up: a ``GenerationFinished`` names batches that have not been folded yet. Its slice ends in front of
+it with nothing applied; the chunk, and all that follow for the partition, are *held*. The high watermark of
+the partition's batches is asked for, the fold of batches goes on as ever until it has passed that mark, and
+the record is stepped again: what the rule says now stands. Other partitions are not held.
+
+Nothing is locked meanwhile, so a full overlay, a barrier, an abort and a stop go on as ever; each of the
+latter three wakes the waiting (``Partition.wake``), which then finds its chunks stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from refold.engine.assignment import Partition
+from refold.engine.chunks import Chunk
+from refold.engine.ownership import Ownership
+from refold.engine.seal import SLICE_S
+from refold.engine.sessions import Sessions
+from refold.errors import TransientError, UnavailableError
+
+#: How often the fold of batches looks at the clock: 16 batches are half a millisecond.
+CLOCK_EVERY: Final = 16
+
+#: Catching up takes milliseconds. Longer, and the log says what it waits for (a producer's open transaction).
+CATCH_UP_WARN_S: Final = 5.0
+
+#: Between two tries to learn the mark while the cluster does not answer.
+MARK_AGAIN_S: Final = 0.2
+
+
+class BatchFold(Ownership):
+    """Everything without a comment runs on the event loop."""
+
+    sessions: Sessions
+    stopping: bool
+    _go: asyncio.Event
+    #: High watermark of a partition of batches; blocks, raises Unavailable- or TransientError.
+    batches_end: Callable[[int], int]
+
+    @abstractmethod
+    def _arrives(self, now: float) -> None:
+        """An event is folded at ``now`` (monotonic): for the cadence."""
+
+    @abstractmethod
+    async def _fold_from(self, chunk: Chunk, at: int) -> int:
+        """Fold a chunk of the inbox from message ``at`` on. The place of a record that has to wait for
+        batches; the chunk's length when there is none, or when the chunk is stale."""
+
+    # --- batches -----------------------------------------------------------------------------------
+
+    async def fold_batches(self, chunk: Chunk) -> None:
+        """The agent's body for batches. Slices of at most ``SLICE_S``; waits while an overlay is sealed or
+        full."""
+        try:
+            await self._fold_batches(chunk)
+        finally:
+            self.batches.flow.done(chunk)
+
+    async def _fold_batches(self, chunk: Chunk) -> None:
+        messages, at, count = chunk.messages, 0, len(chunk.messages)
+        live = self.assignment.live
+        while True:
+            if not self._go.is_set():
+                await self._go.wait()
+                continue
+            owner = live(chunk.partition, chunk.epoch, chunk.fetch_epoch)
+            if owner is None or self.stopping:
+                return
+            if at == 0 and chunk.follows != owner.batches_position:
+                self._log.error(
+                    "chunk_missing",
+                    topic=chunk.topic,
+                    partition=chunk.partition,
+                    expected=owner.batches_position,
+                    follows=chunk.follows,
+                )
+                self._rewind(owner, owner.position, owner.batches_position)
+                return
+            if count:
+                at = self._batch_slice(owner, messages, at, count)
+            if at == count:
+                break
+            await asyncio.sleep(0)
+        owner.batches_position = chunk.next_offset
+        part = self.current.parts.get(owner.number)
+        if part is not None:
+            part.batches_next = chunk.next_offset
+        owner.wake()
+        await asyncio.sleep(0)
+
+    def _batch_slice(self, owner: Partition, messages: Sequence[Any], at: int, count: int) -> int:
+        overlay, view, fold = self.current, self.sessions, self.generations.fold
+        self._arrives(time.monotonic())
+        part = self.part_of(overlay, owner)
+        until = time.perf_counter() + SLICE_S
+        half = self.config.overlay_bytes_max // 2
+        while at < count:
+            fold(view, overlay, part, messages[at])
+            at += 1
+            if at % CLOCK_EVERY == 0 and (time.perf_counter() > until or overlay.bytes >= half):
+                break
+        owner.batches_position = part.batches_next
+        if overlay.bytes >= half:
+            self._go.clear()
+        self._dirty.set()
+        return at
+
+    # --- the inbox waits for batches (rule G10) ------------------------------------------------------
+
+    def _hold(self, owner: Partition, chunk: Chunk, at: int) -> None:
+        """The record at ``at`` has to wait, and everything of the partition behind it."""
+        owner.held = deque([chunk])
+        self._spawn(self._catch_up(owner, chunk, at))
+
+    async def _catch_up(self, owner: Partition, chunk: Chunk, at: int) -> None:
+        held = owner.held
+        if held is None:
+            return
+        try:
+            while True:
+                if at < len(chunk):
+                    await self._wait_for_batches(owner, chunk)
+                    self.sessions.synced[owner.number] = chunk.messages[at].offset()
+                at = await self._fold_from(chunk, at)
+                if at < len(chunk):
+                    continue
+                held.popleft()
+                self.poller.flow.done(chunk)
+                if not held:
+                    return
+                chunk, at = held[0], 0
+                at = await self._fold_from(chunk, at)
+        finally:
+            self.sessions.synced.pop(owner.number, None)
+            owner.held = None
+            for left in held:
+                self.poller.flow.done(left)
+
+    def _rewind(self, owner: Partition, offset: int, batches: int) -> None:
+        # What had been read to its end has not been any more.
+        self.sessions.synced.pop(owner.number, None)
+        super()._rewind(owner, offset, batches)
+
+    def _waits_on(self, owner: Partition, chunk: Chunk) -> bool:
+        return (
+            not self.stopping
+            and self.assignment.live(chunk.partition, chunk.epoch, chunk.fetch_epoch) is owner
+        )
+
+    async def _wait_for_batches(self, owner: Partition, chunk: Chunk) -> None:
+        """Until batches are folded up to their end as of now, or the chunk is stale."""
+        began = time.monotonic()
+        mark = await self._mark(owner, chunk)
+        warn = began + CATCH_UP_WARN_S
+        while mark is not None and owner.batches_position < mark and self._waits_on(owner, chunk):
+            moved = owner.batches_moved
+            if moved is None or moved.done():
+                moved = owner.batches_moved = self._loop.create_future()
+            await asyncio.wait([moved], timeout=CATCH_UP_WARN_S)
+            if time.monotonic() > warn:
+                warn = time.monotonic() + CATCH_UP_WARN_S
+                self._log.warning(
+                    "waiting_for_batches",
+                    partition=owner.number,
+                    position=owner.batches_position,
+                    end=mark,
+                    seconds=round(time.monotonic() - began, 1),
+                    why="a transaction is open on the topic, or it cannot be read",
+                )
+        self._metrics.observe("refold_batches_wait_seconds", time.monotonic() - began)
+
+    async def _mark(self, owner: Partition, chunk: Chunk) -> int | None:
+        """``None``: the chunk is stale meanwhile."""
+        while self._waits_on(owner, chunk):
+            try:
+                # Not on the restore threads: a restore takes seconds.
+                return await self._loop.run_in_executor(None, self.batches_end, owner.number)
+            except (TransientError, UnavailableError) as error:
+                self._log.warning("batches_end_unknown", partition=owner.number, error=str(error))
+                await asyncio.sleep(MARK_AGAIN_S)
+        return None
