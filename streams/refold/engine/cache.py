@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from refold.engine.history import Tail
-from refold.wire.plain import Marks
 
 #: A decoded session against its encoded bytes: message payloads are kept as bytes and spliced, the objects
 #: around them cost about as much again (measured with tracemalloc over conversations of 8 messages).
@@ -31,7 +30,7 @@ class Entry:
     __slots__ = (
         "encoded_bytes",
         "key",
-        "marks",
+        "names",
         "partition",
         "session",
         "size",
@@ -52,8 +51,8 @@ class Entry:
         self.unconfirmed = 0
         #: Asked for since the eviction last came by.
         self.used = False
-        #: What plain records of this session look like, made when the first one comes.
-        self.marks: Marks | None = None
+        #: What its plain records have in common (``refold.wire.plain``), made when the first one comes.
+        self.names = b""
 
 
 class SessionCache:

@@ -262,19 +262,23 @@ class Transactor:
     # --- produce -----------------------------------------------------------------------------------
 
     def _produce_journal(self, plans: list[Plan]) -> None:
-        produce, journal = self._produce, self._topics.journal
+        produce, at_once, journal = self._produce, self._producer.produce, self._topics.journal
         for plan in plans:
             part, acks = plan.part, plan.acks
-            last = len(part.journal) - 1
-            for at, item in enumerate(part.journal):
-                if at == last:
+            partition, last = part.partition, len(part.journal) - 1
+            for at, (key, value, headers) in enumerate(part.journal):
+                if 0 < at < last:
+                    # Nearly all: one call each.
+                    try:
+                        at_once(journal, value, key, partition, headers=headers)
+                    except BufferError:
+                        produce(journal, partition, key, value, headers, None)
+                elif at == last:
                     if at == 0:
                         acks.first = -2
-                    produce(journal, part.partition, item.key, item.value, item.headers, acks.on_journal)
-                elif at == 0:
-                    produce(journal, part.partition, item.key, item.value, item.headers, acks.on_first)
+                    produce(journal, partition, key, value, headers, acks.on_journal)
                 else:
-                    produce(journal, part.partition, item.key, item.value, item.headers, None)
+                    produce(journal, partition, key, value, headers, acks.on_first)
             for out in part.outputs:
                 produce(out.topic, out.partition, out.key, out.value, out.headers, None)
 

@@ -19,7 +19,7 @@ from refold.engine.cache import SessionCache
 from refold.engine.overlay import Journal, Overlay, PartitionOverlay, touch
 from refold.engine.step import SMALL_BYTES, StepView
 from refold.wire.journal import journal_frame
-from refold.wire.plain import marks_of, read_plain_record
+from refold.wire.plain import frames, names_of, read_plain_record
 from refold.wire.snapshot_messages import encode_plain
 from refold.wire.varint import zlong
 
@@ -47,7 +47,7 @@ def fold_plain(
     journal, touched_by_key, rulings = part.journal, part.touched, part.rulings
     peek = view.cache.peek
     make = tuple.__new__
-    frame, partition_bytes = journal_frame(), zlong(partition)
+    framing, frame, partition_bytes = frames(), journal_frame(), zlong(partition)
     headers = recordheaders.journal(None, _TYPE)
     value_max = view.limits.journal_bytes_max - SMALL_BYTES - JOURNAL_EXTRA_BYTES
     size, time_ms, time_bytes, first = 0, -1, b"", at
@@ -60,10 +60,10 @@ def fold_plain(
         if entry is None or entry.partition != partition:
             break
         session = entry.session
-        marks = entry.marks
-        if marks is None:
-            marks = entry.marks = marks_of(session.tenant, session.session)
-        plain = read_plain_record(value, marks)
+        names = entry.names
+        if not names:
+            names = entry.names = names_of(session.tenant, session.session)
+        plain = read_plain_record(value, framing, names)
         if plain is None:
             break
         offset = message.offset()

@@ -31,32 +31,33 @@ _AT_SIGN: Final = ord("@")
 _ACTOR_KINDS_END: Final = 12
 
 
-class Marks(NamedTuple):
-    """Bytes a plain record of one session holds; :func:`marks_of` makes them."""
+class Frames(NamedTuple):
+    """What a record and the payload in it begin with, in the schemas we write."""
 
     envelope: bytes
-    #: What follows the event id: tenant, session, type, type version.
-    names: bytes
     payload: bytes
 
 
 @cache
-def _frames() -> tuple[bytes, bytes]:
-    return newest().frame, registry().get(MESSAGE_SUBJECT).frame
+def frames() -> Frames:
+    return Frames(newest().frame, registry().get(MESSAGE_SUBJECT).frame)
 
 
-def marks_of(tenant: str, session: str) -> Marks:
-    envelope, payload = _frames()
-    return Marks(envelope, text(tenant) + text(session) + text("MessageAppended") + number(1), payload)
+def names_of(tenant: str, session: str) -> bytes:
+    """What follows the event id in the plain records of a session: tenant, session, type, type version."""
+    return text(tenant) + text(session) + text("MessageAppended") + number(1)
 
 
-def read_plain_record(value: bytes, marks: Marks) -> Plain | None:
-    """The plain message in an inbox record's value, None when it is not one. Never raises."""
-    envelope, names, payload = marks
+def read_plain_record(value: bytes, framing: Frames, names: bytes) -> Plain | None:
+    """The plain message in an inbox record's value, None when it is not one. Never raises.
+
+    ``framing``: :func:`frames`; ``names``: :func:`names_of` the session the record's key names.
+    """
+    envelope, payload = framing
     try:
         length = value[5]
         # An id the fold takes: not empty, not one of its own, and short enough that no limit is near.
-        if length & 129 or not length or value[6] == _AT_SIGN or value[:5] != envelope:
+        if length & 129 or not length or value[6] == _AT_SIGN or not value.startswith(envelope):
             return None
         at = 6 + (length >> 1)
         if not value.startswith(names, at):
@@ -85,14 +86,15 @@ def read_plain_record(value: bytes, marks: Marks) -> Plain | None:
             n, at = read_more(value, at, n)
         counter = (n >> 1) ^ -(n & 1)
         actor = None
-        end = at + 10
-        if value[at:end] != _NOTHING:
+        if value.startswith(_NOTHING, at):
+            at += 10
+        else:
             found = _actor(value, at)
             if found is None:
                 return None
-            actor, end = found
-        n = value[end]
-        at = end + 1
+            actor, at = found
+        n = value[at]
+        at += 1
         if n > 127:
             n, at = read_more(value, at, n)
         if n & 1 or at + (n >> 1) != len(value) or not value.startswith(payload, at):
