@@ -19,7 +19,7 @@ from refold.formats.anthropic_blocks import block_in
 from refold.formats.body import Body, mark_format
 from refold.formats.jsonio import dumps_text, parse_object
 from refold.formats.parts import Part
-from refold.formats.streams.base import Parser, plus
+from refold.formats.streams.base import Parser, plus, word
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, REASONING, TEXT, TOOL_CALL
 from refold.formats.streams.pieces import Piece
@@ -56,7 +56,7 @@ class AnthropicParser(Parser):
         self._open = False
 
     def _take(self, payload: Payload) -> None:
-        match payload.get("type"):
+        match word(payload.get("type")):
             case "message_start":
                 self._start(payload.get("message"))
             case "content_block_start":
@@ -140,7 +140,7 @@ class AnthropicParser(Parser):
 
     def _block_start(self, index: Any, value: Any) -> None:
         start = dict(value) if isinstance(value, dict) else {"type": "unknown", "value": value}
-        kind = start.get("type")
+        kind = word(start.get("type"))
         if kind == "text":
             piece, said = self._piece(TEXT), start.get("text")
         elif kind == "thinking":
@@ -148,7 +148,7 @@ class AnthropicParser(Parser):
         elif kind in _USES:
             piece, said = self._use_piece(start), ""
         else:
-            piece, said = self._piece(OTHER, _word(start.get("tool_use_id")), _word(kind) or "unknown"), ""
+            piece, said = self._piece(OTHER, word(start.get("tool_use_id")), word(kind) or "unknown"), ""
         block = _Block(start, piece)
         self._blocks.append(block)
         if type(index) is int:
@@ -156,7 +156,7 @@ class AnthropicParser(Parser):
         self._say(piece, said)
 
     def _use_piece(self, start: dict[str, Any]) -> Piece:
-        piece = self._piece(_USES[start["type"]], _word(start.get("id")), _word(start.get("name")))
+        piece = self._piece(_USES[start["type"]], word(start.get("id")), word(start.get("name")))
         whole = start.get("input")
         if whole not in ({}, None):  # The whole input at once, as it is in a message that was not streamed.
             self._say(piece, whole if isinstance(whole, str) else dumps_text(whole))
@@ -164,7 +164,7 @@ class AnthropicParser(Parser):
 
     def _block_delta(self, index: Any, value: Any) -> None:
         delta = value if isinstance(value, dict) else {}
-        kind = delta.get("type")
+        kind = word(delta.get("type"))
         block = self._by_index.get(index) if type(index) is int else None
         if block is None:
             block = self._implied(index, kind)
@@ -209,7 +209,7 @@ class AnthropicParser(Parser):
         content: list[Part] = []
         for block in self._blocks:
             parts = block_in(_value(block))
-            if block.start.get("type") in _USES:
+            if word(block.start.get("type")) in _USES:
                 parts = [with_raw_arguments(parts[0], block.piece.text)]
             content += parts
         body = anthropic.message_in({**self.message(), "content": []}, message_id=message_id, **fields)
@@ -222,7 +222,7 @@ class AnthropicParser(Parser):
 
 def _value(block: _Block) -> dict[str, Any]:
     made, said = dict(block.start), block.piece.text
-    kind = made.get("type")
+    kind = word(made.get("type"))
     if kind in ("text", "thinking"):
         made[kind] = said
     elif kind in _USES and said:
@@ -235,7 +235,3 @@ def _value(block: _Block) -> dict[str, Any]:
         before = made.get("citations")
         made["citations"] = [*(before if isinstance(before, list) else []), *block.citations]
     return made
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

@@ -40,6 +40,10 @@ class StreamParser(Protocol):
     """One stream. Not thread-safe; never blocks."""
 
     @property
+    def format(self) -> str:
+        """As in ``parser_for``; of ``auto``, the one decided on."""
+
+    @property
     def finish_reason(self) -> str | None:
         """The provider's own word, from the first marker; ``None`` until there was one."""
 
@@ -152,10 +156,11 @@ class Parser:
         """Messages the provider broke off and began anew (:attr:`restarts`), in its own shape."""
         return []
 
-    def _piece(self, kind: str, call_id: str | None = None, name: str | None = None) -> Piece:
+    def _piece(self, kind: str, call_id: Any = None, name: Any = None) -> Piece:
+        """A new piece; an id or name that is no text, or empty, says nothing."""
         if len(self._pieces) >= PIECES_MAX:
             raise InvalidRecord("too_large", f"one stream has more than {PIECES_MAX} blocks")
-        made = Piece(kind, len(self._pieces), call_id, name)
+        made = Piece(kind, len(self._pieces), word(call_id), word(name))
         self._pieces.append(made)
         return made
 
@@ -184,7 +189,7 @@ class Parser:
             elif rest:
                 self._say(piece, rest)
 
-    def _announce(self, name: str, call_id: str | None = None, text: str = "") -> Piece:
+    def _announce(self, name: Any, call_id: Any = None, text: str = "") -> Piece:
         piece = self._piece(OTHER, call_id, name)
         self._say(piece, text)
         return piece
@@ -232,6 +237,16 @@ class Parser:
 
 def _said(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
+
+
+def word(value: Any) -> str | None:
+    """A text that is not empty, in UTF-8's reach; anything else says nothing."""
+    return value if isinstance(value, str) and value else None
+
+
+def index_of(value: Any) -> int:
+    """A position as providers number them; anything else is 0."""
+    return value if type(value) is int else 0
 
 
 def plus(before: TokenUsage, now: TokenUsage) -> TokenUsage:

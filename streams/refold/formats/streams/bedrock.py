@@ -12,7 +12,7 @@ from refold.core.progress import TokenUsage
 from refold.formats.body import Body
 from refold.formats.jsonio import dumps_text, parse_object
 from refold.formats.parts import encode_base64
-from refold.formats.streams.base import Parser
+from refold.formats.streams.base import Parser, index_of, word
 from refold.formats.streams.blocks import BEDROCK, block_in, message_in
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, REASONING, TEXT, TOOL_CALL
@@ -54,7 +54,7 @@ class BedrockParser(Parser):
     def _take(self, payload: Payload) -> None:
         for name, value in payload.items():
             event = value if isinstance(value, dict) else {}
-            index = event.get("contentBlockIndex", 0)
+            index = index_of(event.get("contentBlockIndex"))
             match name:
                 case "messageStart":
                     self._role = str(event.get("role") or self._role)
@@ -81,7 +81,7 @@ class BedrockParser(Parser):
         if isinstance(use, dict):
             rest = {key: value for key, value in use.items() if key not in ("name", "toolUseId")}
             block = self._new(index, "toolUse", TOOL_CALL, rest)
-            block.piece.call_id, block.piece.name = use.get("toolUseId"), use.get("name")
+            block.piece.call_id, block.piece.name = word(use.get("toolUseId")), word(use.get("name"))
             self._say(block.piece, "")
         elif isinstance(start, dict) and start:
             self._new(index, next(iter(start)), OTHER, start)

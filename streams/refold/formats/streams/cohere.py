@@ -13,7 +13,7 @@ from refold.core.progress import TokenUsage
 from refold.formats import openai
 from refold.formats.body import Body
 from refold.formats.jsonio import dumps_text
-from refold.formats.streams.base import Parser
+from refold.formats.streams.base import Parser, index_of, word
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import REASONING, TEXT
 from refold.formats.streams.openai import count
@@ -43,9 +43,8 @@ class CohereParser(Parser):
         delta = delta if isinstance(delta, dict) else {}
         message = delta.get("message")
         message = message if isinstance(message, dict) else {}
-        index = payload.get("index")
-        index = index if type(index) is int else 0
-        match payload.get("type"):
+        index = index_of(payload.get("index"))
+        match word(payload.get("type")):
             case "message-start":
                 if isinstance(payload.get("id"), str):
                     self.provider_response_id = payload["id"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from refold.core.progress import TokenUsage
 from refold.formats.body import Body
 from refold.formats.jsonio import parse_object
-from refold.formats.streams.base import Parser
+from refold.formats.streams.base import Parser, index_of, word
 from refold.formats.streams.blocks import INTERACTIONS, block_in, message_in
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, REASONING, TEXT, TOOL_CALL
@@ -61,9 +61,8 @@ class InteractionsParser(Parser):
         self._by_index: dict[int, _Step] = {}
 
     def _take(self, payload: Payload) -> None:
-        kind = payload.get("event_type")
-        index = payload.get("index")
-        index = index if type(index) is int else 0
+        kind = word(payload.get("event_type"))
+        index = index_of(payload.get("index"))
         match kind:
             case str() if kind.startswith("interaction.") and isinstance(payload.get("interaction"), dict):
                 self._head(payload["interaction"])
@@ -108,7 +107,7 @@ class InteractionsParser(Parser):
     def _delta(self, index: int, value: Any) -> None:
         delta = value if isinstance(value, dict) else {}
         step = self._by_index.get(index)
-        match delta.get("type"):
+        match word(delta.get("type")):
             case "text":
                 self._say((step or self._start(index, {"type": "model_output"})).piece, delta.get("text"))
             case "arguments_delta":

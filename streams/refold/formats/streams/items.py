@@ -33,8 +33,8 @@ def items_in(items: Sequence[Mapping[str, Any]], *, message_id: str, **fields: A
         if body["extra"] is not None:
             entry["extra"] = loads(body["extra"], where="an item")
         entries.append(entry)
-    hints = {ITEMS: entries} if entries else {}
-    body = message_body(message_id, "assistant", content, extra=pack({}, hints), **fields)
+    extra = pack({}, {ITEMS: entries})
+    body = message_body(message_id, "assistant", content, extra=extra, **fields)
     return mark_format(body, openai_responses.FORMAT)
 
 
@@ -42,7 +42,7 @@ def items_out(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The items of a body made by :func:`items_in`, value by value."""
     entries = unpack(body["extra"])[1].get(ITEMS)
     if not isinstance(entries, list):
-        return [openai_responses.item_out(body)] if body["content"] or body["extra"] else []
+        return [openai_responses.item_out(body)]
     made, at = [], 0
     for entry in entries:
         parts = list(body["content"][at : at + entry["parts"]])

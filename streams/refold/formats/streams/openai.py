@@ -128,12 +128,12 @@ class OpenAIParser(Parser):
         else:
             self._text(key, REASONING, value)
 
-    def _text(self, key: str, kind: str, value: str) -> None:
+    def _text(self, key: str, kind: str, value: str, name: str | None = None) -> None:
         if key not in self._said:
             if not value:
                 self._empty.add(key)
                 return
-            self._said[key] = self._piece(kind)
+            self._said[key] = self._piece(kind, None, name)
         self._say(self._said[key], value)
 
     def _function_call(self, value: dict[str, Any]) -> None:
@@ -146,9 +146,7 @@ class OpenAIParser(Parser):
     def _take_audio(self, value: dict[str, Any]) -> None:
         for key, item in value.items():
             if key == "transcript" and isinstance(item, str):
-                self._text("audio", OTHER, item)
-                if "audio" in self._said:
-                    self._said["audio"].name = "audio_transcript"
+                self._text("audio", OTHER, item, name="audio_transcript")
             elif key == "data" and isinstance(item, str):
                 self._audio_data.append(item)
                 self._keep(len(item))

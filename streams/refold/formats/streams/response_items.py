@@ -54,7 +54,7 @@ class Item:
     def texts(self) -> list[tuple[Place, int, str]]:
         """The texts that the value itself has, with their places."""
         found = []
-        kind = self.value.get("type")
+        kind = str(self.value.get("type"))
         if kind in WHOLE and isinstance(self.value.get(WHOLE[kind].key), str):
             found.append((WHOLE[kind], 0, self.value[WHOLE[kind].key]))
         for holder in ("summary", "content"):

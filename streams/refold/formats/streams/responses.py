@@ -18,7 +18,7 @@ from refold.core.progress import TokenUsage
 from refold.formats import openai_responses
 from refold.formats.body import Body
 from refold.formats.jsonio import dumps_text
-from refold.formats.streams.base import Parser, plus
+from refold.formats.streams.base import Parser, plus, word
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, TOOL_CALL
 from refold.formats.streams.items import items_in
@@ -167,7 +167,7 @@ class ResponsesParser(Parser):
     def _item_added(self, index: Any, value: Any) -> Item:
         value = value if isinstance(value, dict) else {"type": "unknown", "value": value}
         item = self._new_item(index, value)
-        kind = value.get("type")
+        kind = word(value.get("type"))
         if kind in WHOLE:
             self._piece_at(item, WHOLE[kind], 0, tell=True)
         elif kind not in ("message", "reasoning"):
@@ -196,7 +196,7 @@ class ResponsesParser(Parser):
             named: tuple[str | None, str | None] = (None, None)
             if place.delta in (TOOL_CALL, OTHER):
                 kind = str(item.value.get("type")).removesuffix("_call")
-                named = (_id(item.value), _word(item.value.get("name")) or kind)
+                named = (_id(item.value), word(item.value.get("name")) or kind)
             piece = item.pieces[key] = self._piece(place.delta, *named)
             if tell:
                 self._say(piece, "")
@@ -247,11 +247,7 @@ def _at(payload: Payload) -> int:
 
 
 def _id(value: dict[str, Any]) -> str | None:
-    return _word(value.get("call_id")) or _word(value.get("id"))
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return word(value.get("call_id")) or word(value.get("id"))
 
 
 def usage_of(usage: dict[str, Any]) -> TokenUsage:
