@@ -13,7 +13,17 @@ import pytest
 
 from refold.errors import ConfigError, StorageError, UsageError
 from refold.ops.effects import ledger
-from refold.ops.effects.boundaries import BOUNDARIES, STEP_OF_EVENT, Boundaries, arm, disarm, hits, parse
+from refold.ops.effects.boundaries import (
+    BOUNDARIES,
+    CALL,
+    RECOVERY,
+    STEP_OF_EVENT,
+    Boundaries,
+    arm,
+    disarm,
+    hits,
+    parse,
+)
 from refold.ops.effects.plan import EffectsPlan, cannot_say, kind_of, plan_for, weather
 from refold.ops.effects.protocol import load_agent
 from refold.ops.effects.sabotage import SABOTAGES, check
@@ -30,8 +40,9 @@ def test_a_full_plan_has_fifty_kills_evenly_over_the_boundaries() -> None:
     deaths = made.deaths()
     killed = Counter(death.boundary for death in deaths if death.action == "kill")
     assert set(killed) == set(BOUNDARIES)
-    assert len(set(killed.values())) == 1
-    assert made.kills >= 50
+    assert len({killed[name] for name in CALL}) == 1
+    assert len({killed[name] for name in RECOVERY}) == 1
+    assert sum(killed[name] for name in CALL) + made.worker_kills >= 50
     assert len(deaths) + made.worker_kills == made.kills
 
 
@@ -46,9 +57,18 @@ def test_the_effect_is_hit_with_every_kind_of_tool_and_frozen_with_each() -> Non
 
 def test_a_short_plan_keeps_what_the_gates_need() -> None:
     deaths = plan(conversations=24).deaths()
-    assert {d.boundary for d in deaths} == set(BOUNDARIES)
+    assert {d.boundary for d in deaths} == set(CALL)
     assert {"lookup", "plain"} <= {d.kind for d in deaths if d.boundary == "after_effect"}
     assert [d for d in deaths if d.action == "stop"]
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_a_sabotage_is_given_only_deaths_that_show_it(sabotage: str) -> None:
+    made = plan(sabotage=sabotage)
+    assert len(set(made.deaths())) == 1
+    assert made.conversations < 200
+    with pytest.raises(UsageError, match="rerun-unknown"):
+        plan(sabotage="nothing")
 
 
 def test_a_seed_decides_and_another_seed_decides_otherwise() -> None:
@@ -66,7 +86,7 @@ def test_a_seed_decides_and_another_seed_decides_otherwise() -> None:
 
 def test_the_table_of_boundaries_covers_every_step() -> None:
     steps = {name.split("_", 1)[1] for name in BOUNDARIES}
-    assert steps == {*STEP_OF_EVENT.values(), "effect"}
+    assert steps == {*STEP_OF_EVENT.values(), "effect", "lookup"}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from refold.client.snapshots import SnapshotView
 from refold.demo.model import LocalModel
 from refold.demo.player import SYSTEM_PROMPT
 from refold.errors import NotFound, TransientError
+from refold.formats.markers import NOT_KNOWN
 from refold.ops.effects.protocol import AgentTurn
 
 #: While a call waits for a review, its session is asked for news this often at least.
@@ -63,23 +64,17 @@ async def _result(turn: AgentTurn, asked_by: str, call: Mapping[str, Any]) -> st
         answers = await turn.session.run_tools(
             [call], tools=turn.tools, message_id=asked_by, lease=turn.lease_s
         )
-        unknown = await _unknown(turn, call["id"])
-        if unknown is None:
-            return str(answers[0]["content"])
+        said = str(answers[0]["content"])
+        if said != NOT_KNOWN:
+            return said
         if turn.sabotage == "rerun-unknown":
-            await turn.session.tool_reconciled(
-                unknown["operation_id"], "not_done", holder=new_id(), call_attempt=unknown["attempt"]
-            )
+            await _give_up(turn, call["id"])
         else:
             await _reviewed(turn, call["id"])
 
 
-async def _unknown(turn: AgentTurn, call_id: str) -> Mapping[str, Any] | None:
+def _unknown(view: SnapshotView | None, call_id: str) -> Mapping[str, Any] | None:
     """The call's row while nobody can tell what came of it."""
-    return _row(await turn.session.state(), call_id)
-
-
-def _row(view: SnapshotView | None, call_id: str) -> Mapping[str, Any] | None:
     rows = [] if view is None else view.open_calls
     return next((row for row in rows if row["call_id"] == call_id and row["state"] == "unknown"), None)
 
@@ -87,10 +82,19 @@ def _row(view: SnapshotView | None, call_id: str) -> Mapping[str, Any] | None:
 async def _reviewed(turn: AgentTurn, call_id: str) -> None:
     """Return when somebody has ruled. Nothing is held meanwhile: any process may wait in our place."""
     view = await turn.session.state()
-    while _row(view, call_id) is not None:
+    while _unknown(view, call_id) is not None:
         try:
             view = await turn.session.state(
                 min_seq=(0 if view is None else view.seq) + 1, timeout=REVIEW_LOOK_S
             )
         except TransientError:
             view = await turn.session.state()
+
+
+async def _give_up(turn: AgentTurn, call_id: str) -> None:
+    """Sabotage rerun-unknown: say that it was not done, without asking anybody."""
+    row = _unknown(await turn.session.state(), call_id)
+    if row is not None:
+        await turn.session.tool_reconciled(
+            row["operation_id"], "not_done", holder=new_id(), call_attempt=row["attempt"], wait="accepted"
+        )

@@ -2,7 +2,8 @@
 
 A call goes intent -> started -> effect -> result, and every gap between two steps is a boundary. The two on
 either side of a gap differ in what is in flight: after the one step has been answered, or with the next one
-about to be sent.
+about to be sent. Whoever looks after a dead runner's call has steps of its own: it takes the lease over or
+gives the attempt up (both are ``reconciled``), and asks the outside world (``lookup``); it can die there too.
 
 One boundary can be armed at a time, by writing ``<name>:<action>[:<kind>]`` to the file the process was given
 (``kind``: only at a call of that kind of tool; known at the effect, where the tool is at hand). It is read
@@ -28,10 +29,11 @@ STEP_OF_EVENT: Final = {
     "ToolCallStarted": "started",
     "ToolCallCompleted": "result",
     "ToolCallFailed": "result",
+    "ToolCallReconciled": "reconciled",
 }
 
-#: Every boundary, in the order a call meets them. The one table: plan, gates and docs read it.
-BOUNDARIES: Final = (
+#: Every boundary of a call, in the order a call meets them. The one table: plan, gates and docs read it.
+CALL: Final = (
     "before_intent",
     "after_intent",
     "before_started",
@@ -41,6 +43,9 @@ BOUNDARIES: Final = (
     "before_result",
     "after_result",
 )
+#: Of looking after a call that a dead runner has left. Reached only while that goes on.
+RECOVERY: Final = ("before_reconciled", "after_reconciled", "before_lookup", "after_lookup")
+BOUNDARIES: Final = CALL + RECOVERY
 ACTIONS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 

@@ -147,7 +147,7 @@ class Crew:
             AgentProcess(f"a{number}", directory, command, environment) for number in range(plan.agents)
         ]
         self._readers: set[asyncio.Task[None]] = set()
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure: UnavailableError | None = None
 
     async def start(self) -> None:
         """Start all; returns when each is ready. Raises :class:`UnavailableError` quoting a log."""
@@ -204,8 +204,8 @@ class Crew:
 
     def check(self) -> None:
         """Raise if a process ended by itself or a turn fails again and again."""
-        if self._failure.done():
-            self._failure.result()
+        if self._failure is not None:
+            raise self._failure
 
     async def stop(self) -> None:
         for agent in self.agents:
@@ -216,8 +216,6 @@ class Crew:
         for task in list(self._readers):
             task.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        if not self._failure.done():
-            self._failure.cancel()
 
     async def _listen(self, agent: AgentProcess, process: asyncio.subprocess.Process) -> None:
         if process.stdout is None:
@@ -226,12 +224,10 @@ class Crew:
             if agent.process is process:
                 self._heard(agent, json.loads(line))
         code = await process.wait()
-        if code not in (0, -signal.SIGKILL, -signal.SIGSTOP) and not self._failure.done():
-            self._failure.set_exception(
-                UnavailableError(
-                    f"agent process {agent.name} ended by itself (exit {code}). The end of its log:\n"
-                    f"{agent.log_tail()}"
-                )
+        if code != -signal.SIGKILL and self._failure is None:
+            self._failure = UnavailableError(
+                f"agent process {agent.name} ended by itself (exit {code}). The end of its log:\n"
+                f"{agent.log_tail()}"
             )
 
     def _heard(self, agent: AgentProcess, row: Mapping[str, Any]) -> None:

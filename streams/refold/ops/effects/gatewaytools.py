@@ -56,10 +56,13 @@ class GatewayTools:
             return await self._effect(session, name, kind, call, arguments)
 
         async def lookup(key: str) -> Any:
+            operation = key.rpartition("/")[0]
+            self._boundaries.reach("before_lookup", session, operation, kind)
             try:
                 answer = await self._gateway.lookup(session, key, name)
             except UnavailableError:
                 return UNKNOWN
+            self._boundaries.reach("after_lookup", session, operation, kind)
             if answer["outcome"] == "done":
                 return Done(answer["result"])
             return NOT_DONE if answer["outcome"] == "not_done" else UNKNOWN

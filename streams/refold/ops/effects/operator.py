@@ -40,8 +40,9 @@ class Operator:
         """Rule on what comes, until cancelled."""
         while True:
             names, settings = self._client.connection.names, self._client.settings
+            partitions = settings.partitions or 8
             records = await asyncio.to_thread(
-                read_topic, settings.kafka_config("reader"), names.review, settings.partitions
+                read_topic, settings.kafka_config("reader"), names.review, partitions
             )
             last = {r.key: r.value for rows in records.values() for r in rows}
             for value in last.values():

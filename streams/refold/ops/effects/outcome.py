@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from refold.ops.effects.boundaries import BOUNDARIES
+from refold.ops.effects.boundaries import BOUNDARIES, CALL, RECOVERY
 from refold.ops.effects.judge import Verdict
 from refold.ops.effects.killer import AgentEnd
 from refold.ops.effects.plan import EffectsPlan
@@ -51,9 +51,16 @@ class Outcome:
 
     @property
     def vacuous(self) -> list[str]:
-        """What the run did not show. A run that met no danger proves nothing, whatever it counted."""
+        """What the run did not show. A run that met no danger proves nothing, whatever it counted. Under a
+        sabotage only differences count: it must be found, not missed.
+        """
         verdict, plan = self.verdict, self.plan
-        missing = [f"boundary {name} was never hit" for name, count in self.boundaries.items() if not count]
+        if plan.sabotage is not None:
+            return []
+        hit = self.boundaries
+        missing = [f"boundary {name} was never hit" for name in CALL if not hit[name]]
+        if plan.kills_per_recovery and not any(hit[name] for name in RECOVERY):
+            missing.append("nobody died while looking after a dead runner's call")
         if not verdict.unknown:
             missing.append("no call's outcome was unknown")
         if not verdict.not_done:

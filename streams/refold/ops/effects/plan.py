@@ -8,11 +8,12 @@ interleave.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from refold.ops.effects.boundaries import BOUNDARIES
+from refold.ops.effects.boundaries import CALL, RECOVERY
+from refold.ops.effects.sabotage import check
 
 #: How a tool's outside system behaves. ``lookup``: knows keys, runs each at most once, answers by key.
 #: ``idempotent``: runs each key at most once, cannot be asked. ``plain``: knows no keys; twice is twice.
@@ -31,9 +32,22 @@ LATENCY_MS_MAX: Final = 30
 #: Deaths of agents: every boundary equally often; at the effect every kind of tool in turn, because the kind
 #: decides which of the three outcomes follows. 8 boundaries x 6 = 48 kills.
 KILLS_PER_BOUNDARY: Final = 6
+#: And at each boundary of a recovery, which only others' deaths bring about. 4 boundaries x 2 = 8 kills.
+KILLS_PER_RECOVERY: Final = 2
 _EFFECT_KINDS: Final[tuple[Kind, ...]] = ("lookup", "plain", "lookup", "idempotent", "plain", "lookup")
 #: Frozen in front of the effect past the lease, then woken: each takes lease + takeover + a grace, about 6 s.
 FREEZES: Final[tuple[Kind, ...]] = ("lookup", "plain", "idempotent", "lookup")
+#: Under a sabotage: only deaths after which the broken rule shows. Three rounds of them.
+SABOTAGE_ROUNDS: Final = 3
+SABOTAGE_DEATHS: Final[Mapping[str, tuple[tuple[str, str, Kind], ...]]] = {
+    "rerun-unknown": (("after_effect", "kill", "plain"),),
+    "no-lease": (("after_effect", "kill", "plain"),),
+    "lookup-not-authoritative": (("before_effect", "stop", "lookup"),),
+    "result-before-effect": (("before_effect", "kill", "lookup"),),
+    "unstable-key": (("after_effect", "kill", "lookup"),),
+}
+#: A broken rule shows with the first of them; more conversations would only be a longer wait for exit 1.
+SABOTAGE_CONVERSATIONS_MAX: Final = 24
 #: Deaths of workers, at the commit's own points.
 WORKER_POINTS: Final = ("after_begin", "after_produce", "after_send_offsets", "in_commit", "after_commit")
 
@@ -78,6 +92,7 @@ class EffectsPlan:
     session_timeout_ms: int = 3_000
     lease_s: float = LEASE_S
     kills_per_boundary: int = KILLS_PER_BOUNDARY
+    kills_per_recovery: int = KILLS_PER_RECOVERY
     freezes: int = len(FREEZES)
     worker_kills: int = len(WORKER_POINTS)
     agent: str | None = None
@@ -88,15 +103,19 @@ class EffectsPlan:
 
     @property
     def kills(self) -> int:
-        return self.kills_per_boundary * len(BOUNDARIES) + self.freezes + self.worker_kills
+        return len(self.deaths()) + self.worker_kills
 
     def deaths(self) -> list[AgentDeath]:
-        """The agents' deaths in order: every boundary once per round, rounds shuffled, freezes spread."""
+        """The agents' deaths in order: every boundary once per round, rounds shuffled, freezes spread; deaths
+        in a recovery in the second half, when there is always one going on.
+        """
+        if self.sabotage is not None:
+            return [AgentDeath(*death) for death in SABOTAGE_DEATHS[self.sabotage]] * SABOTAGE_ROUNDS
         chance = self.random("deaths")
         dealt: list[AgentDeath] = []
         for number in range(self.kills_per_boundary):
             kind = _EFFECT_KINDS[number % len(_EFFECT_KINDS)]
-            at_once = [AgentDeath(name, kind=kind if name.endswith("_effect") else "") for name in BOUNDARIES]
+            at_once = [AgentDeath(name, kind=kind if name.endswith("_effect") else "") for name in CALL]
             chance.shuffle(at_once)
             dealt += at_once
         spacing = max(1, len(dealt) // (self.freezes + 1))
@@ -104,6 +123,8 @@ class EffectsPlan:
             kind = FREEZES[number % len(FREEZES)]
             place = min(len(dealt), spacing * number + number + 2)
             dealt.insert(place, AgentDeath("before_effect", "stop", kind))
+        for name in RECOVERY * self.kills_per_recovery:
+            dealt.insert(chance.randint(len(dealt) // 2, len(dealt)), AgentDeath(name))
         return dealt
 
     def worker_deaths(self) -> Iterator[str]:
@@ -130,7 +151,10 @@ def plan_for(
     """A plan from what a person asks for: a sabotage shows early, so its run is short; a run of few
     conversations has no room for every death.
     """
-    full = kills_per_boundary is None and sabotage is None and conversations >= CONVERSATIONS_FULL
+    check(sabotage)
+    if sabotage is not None:
+        conversations = min(conversations, SABOTAGE_CONVERSATIONS_MAX)
+    full = conversations >= CONVERSATIONS_FULL
     rounds = kills_per_boundary or (KILLS_PER_BOUNDARY if full else ROUNDS_SHORT)
     return EffectsPlan(
         seed=seed,
@@ -138,6 +162,7 @@ def plan_for(
         seconds=seconds,
         agents=agents,
         kills_per_boundary=rounds,
+        kills_per_recovery=KILLS_PER_RECOVERY if rounds >= KILLS_PER_BOUNDARY else 0,
         freezes=len(FREEZES) if rounds >= KILLS_PER_BOUNDARY else FREEZES_SHORT,
         worker_kills=len(WORKER_POINTS) if rounds >= KILLS_PER_BOUNDARY else WORKER_KILLS_SHORT,
         agent=agent,

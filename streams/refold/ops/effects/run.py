@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold.client import Refold
 from refold.demo.dataset import data_directory, load
-from refold.errors import UnavailableError
+from refold.errors import RefoldError, UnavailableError
 from refold.ops.effects import ledger
 from refold.ops.effects.crew import Crew
 from refold.ops.effects.gatewayclient import GatewayClient
@@ -66,6 +66,15 @@ def run_effects(plan: EffectsPlan, settings: Settings, say: Say, *, keep: bool =
     """
     check_plan(plan)
     return asyncio.run(_Run(plan, settings, say, keep).go())
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What a task group failed with: the error a person can act on, if there is one."""
+    refolds, _ = group.split(RefoldError)
+    found: BaseException = group if refolds is None else refolds
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 class _Run:
@@ -139,11 +148,17 @@ class _Run:
         """Deaths, then the rest of the conversations. Whatever fails beside it ends the run at once."""
 
         async def play() -> bool:
-            await self._let_die(killer, reaper, fleet)
+            try:
+                await self._let_die(killer, reaper, fleet)
+            except BaseExceptionGroup as group:
+                raise first_of(group) from group
             return await crew.finish(FINISH_S_MAX)
 
         playing = asyncio.create_task(play())
-        beside = [asyncio.create_task(operator.watch()), asyncio.create_task(self._supervise(fleet))]
+        beside: list[asyncio.Task[None]] = [
+            asyncio.create_task(operator.watch()),
+            asyncio.create_task(self._supervise(fleet)),
+        ]
         try:
             await asyncio.wait([playing, *beside], return_when=asyncio.FIRST_COMPLETED)
             for task in beside:
@@ -151,8 +166,8 @@ class _Run:
                     task.result()
             return await playing
         finally:
-            for task in (playing, *beside):
-                task.cancel()
+            for each in (playing, *beside):
+                each.cancel()
             await asyncio.gather(playing, *beside, return_exceptions=True)
 
     async def _supervise(self, fleet: Fleet) -> None:
