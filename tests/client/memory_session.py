@@ -34,10 +34,34 @@ from refold.wire.events import decode_event
 from refold.wire.snapshot import encode_snapshot
 
 
+class Clock:
+    """Wall-clock time as all processes and brokers of a test have it; ``advance`` lets leases end."""
+
+    def __init__(self) -> None:
+        self.shift_ms = 0
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.shift_ms
+
+    def advance(self, ms: int) -> None:
+        self.shift_ms += ms
+
+
+#: One for all: processes that share a machine share its time.
+CLOCK = Clock()
+
+
+def patch_clock(monkeypatch: Any) -> None:
+    """Let the tools under test read :data:`CLOCK`."""
+    for module in ("acquire", "operation"):
+        monkeypatch.setattr(f"refold.client.tools.{module}.now_ms", CLOCK.now_ms)
+
+
 class MemoryLog:
-    """One session's inbox, fold and journal. ``skew_ms``: broker time minus ours; adding to it ends leases."""
+    """One session's inbox, fold and journal. ``skew_ms``: the broker's clock minus the processes'."""
 
     def __init__(self, session: str = "s") -> None:
+        self.clock = CLOCK
         self.state = initial("acme", session)
         self.journal: list[SessionEvent] = []
         self.refused: list[tuple[str, str]] = []
@@ -49,7 +73,7 @@ class MemoryLog:
         """Append time and ruling."""
         env = decode_envelope(encode_envelope(envelope))
         event = decode_event(env)
-        now = time.time_ns() // 1_000_000 + self.skew_ms
+        now = self.clock.now_ms() + self.skew_ms
         said = decide(self.state, env, event, now)
         offset, self._offset = self._offset, self._offset + 1
         if isinstance(said, Accepted):

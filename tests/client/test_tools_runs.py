@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client.memory_session import MemoryLog, MemorySession
+from client.memory_session import MemoryLog, MemorySession, patch_clock
 from client.tool_world import Gateway, asked, payment
 from refold.client.receipts import Refused
 from refold.client.tools import (
@@ -30,6 +30,11 @@ from refold.errors import UsageError
 from refold.wire.parts import tool_call
 
 LEASE = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_clock(monkeypatch)
 
 
 @pytest.fixture
@@ -106,9 +111,7 @@ async def test_results_come_in_the_order_asked(log: MemoryLog, s: MemorySession)
 
     calls = [asked("wait", f"c{n}", f'{{"name": "{n}"}}') for n in "abcd"]
     task = asyncio.ensure_future(run(s, [wait], *calls, parallel=2))
-    while running < 2:
-        await asyncio.sleep(0)
-    for _ in range(50):
+    for _ in range(200):
         await asyncio.sleep(0)
     assert running == 2
     for name in "dcba":
@@ -270,7 +273,7 @@ async def test_an_exception_without_a_lookup_is_unknown_and_never_run_again(
     for _ in range(3):
         (result,) = await run(s, [pay], asked())
         assert "unresolved" in result["content"]
-    log.skew_ms += 3_600_000
+    log.clock.advance(3_600_000)
     assert await s.reconcile(tools=[pay]) == []
     row = s.row("m1:c1")
     assert (row.state, pay.tries) == ("unknown", ["m1:c1/1"])
@@ -617,7 +620,7 @@ async def test_a_block_after_a_crash(log: MemoryLog, gateway: Gateway) -> None:
         await s.tool_intended(operation, "pay", "{}", effect="external")
         await s.tool_started(operation, holder="dead", lease_ms=1000)
     gateway.execute("ran/1", "paid")
-    log.skew_ms += 2000
+    log.clock.advance(2000)
     with pytest.raises(AlreadySettled) as settled:
         async with s.tool("pay", "{}", operation_id="ran", effect="external", lookup=gateway.lookup):
             pytest.fail("entered")

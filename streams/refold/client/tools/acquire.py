@@ -62,7 +62,7 @@ async def acquire(op: Operation) -> Grant | CallOutcome | None:
         elif row["state"] == "intended":
             found = await _resume(op, row)
         else:
-            waits = lease_left_ms(op, row)
+            waits = lease_left_ms(op, row, view)
             if waits > 0:
                 if not op.patient:
                     return None
@@ -84,9 +84,11 @@ def does_not_settle(op: Operation) -> InvariantViolation:
     )
 
 
-def lease_left_ms(op: Operation, row: Row) -> int:
-    """Until the row's lease is over, by the broker's clock as far as we know it."""
-    return int((row["lease_until_ms"] or 0) - (now_ms() + op.skew_ms))
+def lease_left_ms(op: Operation, row: Row, view: SnapshotView | None) -> int:
+    """Until the row's lease is over, by the broker's clock as far as we know it: never before the session's
+    own time. A clock that is wrong costs a wait or a refused claim; the fold decides."""
+    session_ms = 0 if view is None else view.data["updated_at_ms"]
+    return int((row["lease_until_ms"] or 0) - max(session_ms, now_ms() + op.skew_ms))
 
 
 async def _wait(op: Operation, view: SnapshotView | None, waits_ms: int) -> None:
@@ -128,7 +130,7 @@ async def _begin(op: Operation, view: SnapshotView | None, row: Row | None) -> G
                 return await record_done(
                     op, first.attempt, list(first.content), None, is_error=first.is_error
                 )
-    return await _start(op, 1, intent)
+    return await _start(op, 1, intent, op.effect)
 
 
 async def _resume(op: Operation, row: Row) -> Grant | CallOutcome | None:
@@ -137,11 +139,11 @@ async def _resume(op: Operation, row: Row) -> Grant | CallOutcome | None:
         asked = await op.send(lambda: op.session.request_approval(op.operation_id, **op.options()))
         await op.rule(asked)
         return None
-    return await _start(op, row["attempt"] + 1, None)
+    return await _start(op, row["attempt"] + 1, None, row["effect"])
 
 
-async def _start(op: Operation, attempt: int, intent: Receipt | None) -> Grant | None:
-    """``None``: another runner was faster."""
+async def _start(op: Operation, attempt: int, intent: Receipt | None, recorded: str) -> Grant | None:
+    """``None``: another runner was faster. ``recorded``: the effect in the row."""
     POINTS.reach("before_started", op.operation_id, op.tool)
     receipt, sent_at = await op.start(attempt)
     try:
@@ -150,22 +152,31 @@ async def _start(op: Operation, attempt: int, intent: Receipt | None) -> Grant |
     except BaseException:
         # Cancelled, or the intent was refused (other arguments under this id) and the start hit the other
         # call. Either way nothing runs: say so, or it would be asked about when the lease is over.
-        in_background(_give_back(op, attempt, receipt))
+        in_background(_give_back_when_ruled(op, attempt, receipt))
         raise
     if not started.in_effect:
         return None
     if intended is not None and not intended.in_effect:
-        await _give_back(op, attempt, receipt)
+        await _give_back_when_ruled(op, attempt, receipt)
         return None
     lease = op.lease(attempt, sent_at).start()
     POINTS.reach("after_started", op.operation_id, op.tool)
-    return Grant(op, attempt, idempotency_key(op.operation_id, attempt), lease, fresh=True)
+    fresh = op.effect == recorded == "external"
+    return Grant(op, attempt, idempotency_key(op.operation_id, attempt), lease, fresh)
 
 
-async def _give_back(op: Operation, attempt: int, receipt: Receipt) -> None:
+async def _give_back_when_ruled(op: Operation, attempt: int, receipt: Receipt) -> None:
     with contextlib.suppress(RefoldError):
         if (await receipt.ruling()).in_effect:
-            await op.not_done(attempt, "the body did not begin")
+            await give_back(op, attempt)
+
+
+async def give_back(op: Operation, attempt: int) -> None:
+    """An attempt of ours whose body has not begun: not done, so it need not be asked about. Only while it is
+    still ours: what another runner has found out since (also *unknown*) stands."""
+    row = find_row(await op.session.state(), op.operation_id, op.call_id, op.message_id)
+    if row is not None and row["state"] == "started" and row["holder"] == op.holder:
+        await op.not_done(attempt, "the body did not begin")
 
 
 async def _take_over(op: Operation, row: Row, view: SnapshotView | None) -> Grant | CallOutcome | None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from refold.client.tools.acquire import give_back
 from refold.client.tools.aftermath import finish, settle
 from refold.client.tools.clocks import lease_clock
 from refold.client.tools.lookups import ask
@@ -50,8 +51,7 @@ async def execute(
                 result = await body(check)
             except _NotBegun:
                 if grant.fresh and tries == 1:
-                    # Ours to say while nobody has claimed it: it saves asking, and a review without a lookup.
-                    await op.not_done(grant.attempt, "the lease was over before the body began")
+                    await give_back(op, grant.attempt)
                 return None
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 await settle(cancelled(grant, effect, began=began or tries > 1))

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from refold.client.tools.acquire import acquire
+from refold.client.tools.acquire import acquire, give_back
 from refold.client.tools.aftermath import finish, settle
 from refold.client.tools.call import ManualCall
 from refold.client.tools.clocks import lease_clock
@@ -73,7 +73,7 @@ async def _enter(op: Operation) -> Grant:
             return got
         await got.lease.stop()
         if got.fresh:
-            await op.not_done(got.attempt, "the lease was over before the body began")
+            await give_back(op, got.attempt)
 
 
 def _nothing_to_run(outcome: CallOutcome) -> Exception:

@@ -192,8 +192,9 @@ class Operation:
 class Grant:
     """The right to run one attempt under ``key``; its lease is being renewed until somebody stops it.
 
-    ``fresh``: nobody can have run this attempt before, so as long as its body has not begun it is known to be
-    not done.
+    ``fresh``: nobody else can have run this attempt, so as long as its body has not begun it is known to be
+    not done. Only external calls are: one that may simply run again runs as the same attempt when it is
+    claimed.
     """
 
     operation: Operation

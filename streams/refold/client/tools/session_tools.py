@@ -162,7 +162,7 @@ class SessionTools:
             tool = known.get(row["tool"])
             if tool is not None and _left_behind(row):
                 op = _operation_of(self._session, row, tool, check_lease(lease, LEASE_S_MIN, LEASE_S_MAX))
-                if row["state"] != "started" or lease_left_ms(op, row) <= 0:
+                if row["state"] != "started" or lease_left_ms(op, row, view) <= 0:
                     jobs.append(_again(op, row, tool))
         return [outcome for outcome in await _bounded(jobs, parallel) if outcome is not None]
 
