@@ -13,8 +13,8 @@ from badinput.world import Headers, World
 from engine.traffic import TENANT, message_event
 from refold.core.session import initial
 from refold.core.slots import make_key
+from refold.engine.forwards import HOPS_MAX
 from refold.engine.recordheaders import APPEND_MS, HOPS, ORIGIN
-from refold.engine.step import HOPS_MAX
 from refold.wire.envelope import encode_envelope, newest
 from refold.wire.framing import frame
 from refold.wire.snapshot import encode_snapshot

@@ -104,7 +104,7 @@ def test_it_pauses_what_is_fed_and_resumes_at_half(poller: Poller, limit: str) -
 
 def test_room_that_comes_within_the_wait_needs_no_pause() -> None:
     flow = Flow()
-    chunk = Chunk(0, 1, 0, 0, [FakeMessage(0, 0)], poll.QUEUED_BYTES_MAX)  # type: ignore[list-item]
+    chunk = Chunk("t.inbox", 0, 1, 0, 0, [FakeMessage(0, 0)], poll.QUEUED_BYTES_MAX)  # type: ignore[list-item]
     flow.add(chunk.bytes, 1)
     assert flow.full
     threading.Timer(0.02, flow.done, [chunk]).start()

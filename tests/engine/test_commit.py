@@ -50,7 +50,16 @@ class FakeProducer:
         self.script: dict[str, list[BaseException | None]] = {}
         self.produced: list[tuple[str, int, bytes | None, bytes | None]] = []
         self.offsets: list[Any] = []
-        self.next = {"t.journal": 100, "t.state": 10, "t.history": 10, "t.rejected": 0, "t.inbox": 0}
+        self.next = {
+            "t.journal": 100,
+            "t.state": 10,
+            "t.history": 10,
+            "t.generations": 10,
+            "t.rejected": 0,
+            "t.inbox": 0,
+            "t.batches": 0,
+            "t.review": 0,
+        }
         self.accepts = {MEMBER}
         self.interleave = 0
         self.full = 0
@@ -122,7 +131,7 @@ class Table:
 
     def __init__(self, store: Store) -> None:
         self.epochs = {PARTITION: 7, 9: 7}
-        self._written = {number: Written(store, "ts", "th", 5, 2) for number in (PARTITION, 9)}
+        self._written = {number: Written(store, "ts", "th", "tg", 5, 2, 8) for number in (PARTITION, 9)}
 
     def epoch(self, number: int) -> int | None:
         return self.epochs.get(number)
@@ -255,14 +264,16 @@ def test_an_offset_foretold_wrongly_is_never_committed(bench: Bench) -> None:
 
 def test_f_every_partition_written_for_has_an_offset_even_unchanged(bench: Bench) -> None:
     bench.fold(event(1))
-    bench.overlay.part(9, 7, 42).claim = True
+    bench.overlay.part(9, 7, 42, 17).claim = True
     assert isinstance(bench.commit(), Committed)
     sent = {
-        tp.partition: (tp.topic, tp.offset, CommitMeta.parse(tp.metadata)) for tp in bench.producer.offsets
+        (tp.topic, tp.partition): (tp.offset, CommitMeta.parse(tp.metadata)) for tp in bench.producer.offsets
     }
     assert sent == {
-        PARTITION: ("t.inbox", 1, CommitMeta("t-a", 6, 2, 0)),
-        9: ("t.inbox", 42, CommitMeta("t-a", 5, 2, 0)),
+        ("t.inbox", PARTITION): (1, CommitMeta("t-a", 6, 2, 8, 0)),
+        ("t.batches", PARTITION): (0, CommitMeta("t-a", 6, 2, 8, 0)),
+        ("t.inbox", 9): (42, CommitMeta("t-a", 5, 2, 8, 0)),
+        ("t.batches", 9): (17, CommitMeta("t-a", 5, 2, 8, 0)),
     }
 
 

@@ -43,7 +43,7 @@ class View:
 
     def __init__(self, journal_bytes_max: int = 1_179_648) -> None:
         self.topics = TopicNames("t")
-        self.limits = Limits(journal_bytes_max, 1_179_648, 1_114_112, 1_048_576)
+        self.limits = Limits(journal_bytes_max, 1_179_648, 1_114_112, 1_048_576, 1_114_112, 1_048_576)
         self.sabotage = Sabotage()
         self.cache = SessionCache(1 << 30)
         self.cached = self.cache.get
@@ -51,6 +51,12 @@ class View:
 
     def partition_of(self, key: bytes) -> int:
         return PARTITION
+
+    def progress(self, key: bytes, partition: int, generation_id: str) -> None:
+        return None
+
+    def caught_up(self, record: Record) -> bool:
+        return True
 
     def load(self, key: bytes, partition: int, tenant: str, session: str) -> Entry:
         entry = Entry(key, partition, initial(tenant, session), history.EMPTY, 0)

@@ -3,6 +3,7 @@ broker."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from refold.engine.config import EngineConfig
 from refold.engine.points import Points
 from refold.engine.restore import TOMBSTONE_MARGIN_MS, Restorer, TopicFacts
 from refold.engine.sabotage import Sabotage
-from refold.engine.store import Memory
-from refold.engine.takeover import Cancelled, Cluster, Committed, Marks, Stall
+from refold.engine.store import Batch, Memory
+from refold.engine.takeover import FOREIGN_MS_MAX, Cancelled, Cluster, Committed, Marks, Stall
 from refold.errors import ConfigError, UnavailableError
 
 NOW = 2_000_000_000_000
@@ -40,7 +41,7 @@ def make(tmp_path: Path, sabotage: Sabotage | None = None) -> Restorer:
     return Restorer(
         config,
         Cluster(config, None, log=Quiet()),  # type: ignore[arg-type]
-        TopicFacts("ts", "th", DAY),
+        TopicFacts("ts", "th", "tg", DAY),
         Memory(),
         Points(),
         log=Quiet(),
@@ -52,17 +53,37 @@ def local(**changes: Any) -> rows.Frontier:
     values = {
         "state_topic": "ts",
         "history_topic": "th",
+        "generations_topic": "tg",
         "inbox_next": 50,
+        "batches_next": 20,
         "state_next": 80,
         "history_next": 8,
+        "generations_next": 30,
         "applied_ms": NOW - 1_000,
         **changes,
     }
     return rows.Frontier(**values)
 
 
-MARKS = Marks(state_start=0, state_end=100, history_start=0, history_end=10, inbox_start=0, inbox_end=70)
-COMMITTED = Committed(60, CommitMeta("t-b", 90, 9, 0))
+def marks_of(**changes: int) -> Marks:
+    values = {
+        "state_start": 0,
+        "state_end": 100,
+        "history_start": 0,
+        "history_end": 10,
+        "generations_start": 0,
+        "generations_end": 40,
+        "inbox_start": 0,
+        "inbox_end": 70,
+        "batches_start": 0,
+        "batches_end": 33,
+        **changes,
+    }
+    return Marks(**values)
+
+
+MARKS = marks_of()
+COMMITTED = Committed(60, CommitMeta("t-b", 90, 9, 35, 0), 25)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +93,18 @@ COMMITTED = Committed(60, CommitMeta("t-b", 90, 9, 0))
         ({"format": rows.FORMAT + 1}, "format"),
         ({"state_topic": "recreated"}, "other_topic"),
         ({"history_topic": "recreated"}, "other_topic"),
+        ({"generations_topic": "recreated"}, "other_topic"),
         ({"state_next": 101}, "ahead"),
         ({"history_next": 11}, "ahead"),
+        ({"generations_next": 41}, "ahead"),
         ({"inbox_next": 61}, "ahead"),
+        ({"batches_next": 26}, "ahead"),
         ({"applied_ms": NOW - DAY}, "too_old"),
         ({"applied_ms": NOW - DAY + TOMBSTONE_MARGIN_MS - 1}, "too_old"),
         ({"applied_ms": NOW - DAY + TOMBSTONE_MARGIN_MS}, None),
         # Nothing to catch up with: no tombstone can have been missed.
-        ({"applied_ms": 0, "state_next": 100, "history_next": 10}, None),
+        ({"applied_ms": 0, "state_next": 100, "history_next": 10, "generations_next": 40}, None),
+        ({"applied_ms": 0, "state_next": 100, "history_next": 10}, "too_old"),
     ],
 )
 def test_z_an_old_or_foreign_copy_is_rebuilt(
@@ -94,10 +119,11 @@ def test_the_planted_fault_trusts_a_disk_that_is_ahead(tmp_path: Path) -> None:
 
 
 def test_a_new_directory_begins_at_the_log_start(restorer: Restorer) -> None:
-    marks = Marks(5, 100, 2, 10, 0, 70)
+    marks = marks_of(state_start=5, history_start=2, generations_start=3)
     store, frontier, why = restorer._open(0, COMMITTED, marks)
     store.close()
-    assert (frontier.state_next, frontier.history_next, frontier.inbox_next, why) == (5, 2, -1, None)
+    assert (frontier.state_next, frontier.history_next, frontier.generations_next) == (5, 2, 3)
+    assert (frontier.inbox_next, frontier.batches_next, why) == (-1, -1, None)
     # A process killed before the first flush leaves an empty DB: not damage.
     store, frontier, why = restorer._open(0, COMMITTED, marks)
     store.close()
@@ -117,9 +143,9 @@ def test_a_damaged_directory_is_set_aside(restorer: Restorer) -> None:
 @pytest.mark.parametrize(
     ("offset", "marks", "start"),
     [
-        (-1, Marks(0, 0, 0, 0, 7, 70), 7),
+        (-1, marks_of(inbox_start=7), 7),
         (60, MARKS, 60),
-        (60, Marks(0, 0, 0, 0, 80, 80), 80),
+        (60, marks_of(inbox_start=80, inbox_end=80), 80),
     ],
 )
 def test_t_the_source_starts_at_the_committed_offset(
@@ -130,7 +156,49 @@ def test_t_the_source_starts_at_the_committed_offset(
 
 def test_t_expired_input_is_not_skipped_silently(restorer: Restorer) -> None:
     with pytest.raises(ConfigError, match="retention may have deleted unread records"):
-        restorer._start(0, Committed(60, None), Marks(0, 0, 0, 0, 65, 70))
+        restorer._start(0, Committed(60, None), marks_of(inbox_start=65))
+
+
+@pytest.mark.parametrize(
+    ("offset", "marks", "start"),
+    [
+        # A group from before there were batches: from the beginning.
+        (-1, marks_of(batches_start=4), 4),
+        (25, MARKS, 25),
+        # Retention took what was not folded yet: those generations cannot finish, everything else goes on.
+        (25, marks_of(batches_start=30), 30),
+    ],
+)
+def test_t_batches_start_at_their_committed_offset_or_where_they_begin_now(
+    restorer: Restorer, offset: int, marks: Marks, start: int
+) -> None:
+    assert restorer._start_batches(0, Committed(60, None, offset), marks) == start
+
+
+def test_t_batches_that_end_before_their_committed_offset_refuse_to_start(restorer: Restorer) -> None:
+    with pytest.raises(ConfigError, match="recreated or truncated"):
+        restorer._start_batches(0, Committed(60, None, 34), MARKS)
+
+
+def test_a_store_of_the_format_before_generations_is_set_aside_as_such(restorer: Restorer) -> None:
+    """Goal: an update says `format`, not `damaged`. Method: the frontier row as format 1 wrote it."""
+    store, _, _ = restorer._open(0, COMMITTED, MARKS)
+    old = {
+        "state_topic": "ts",
+        "history_topic": "th",
+        "inbox_next": 50,
+        "state_next": 80,
+        "history_next": 8,
+        "applied_ms": NOW,
+        "format": 1,
+    }
+    batch = Batch()
+    batch.raw.put(rows.FRONTIER_KEY, json.dumps(old).encode())
+    store.write(batch)
+    store.close()
+    store, frontier, why = restorer._open(0, COMMITTED, MARKS)
+    store.close()
+    assert (frontier.inbox_next, why) == (-1, "format")
 
 
 # --- rule D ----------------------------------------------------------------------------------------------
@@ -138,7 +206,7 @@ def test_t_expired_input_is_not_skipped_silently(restorer: Restorer) -> None:
 
 class FakeCluster:
     def __init__(self, txid: str | None) -> None:
-        self.meta = None if txid is None else CommitMeta(txid, 0, 0, 0)
+        self.meta = None if txid is None else CommitMeta(txid, 0, 0, 0, 0)
         self.fenced: list[str] = []
 
     def committed(self, _partition: int, *, stable: bool) -> Committed:
@@ -216,8 +284,9 @@ def test_t_waiting_for_a_stable_offset_ends_when_the_partition_is_taken_away() -
         cluster.stable_offset(0, lambda: next(answers), stall)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("held", ["journal", "rejected", "review", "batches"])
 def test_d_a_transaction_open_on_an_output_alone_is_waited_for_and_fenced(
-    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+    monkeypatch: pytest.MonkeyPatch, clock: list[float], held: str
 ) -> None:
     """A worker stopped between its journal and its state records shows in no offset and no changelog; journal
     readers must not wait for the broker's time-out."""
@@ -226,9 +295,11 @@ def test_d_a_transaction_open_on_an_output_alone_is_waited_for_and_fenced(
         outputs_closed = Cluster.outputs_closed
         _config = EngineConfig(kafka={}, prefix="t", instance="a", data_dir=Path())
 
-        def _ends(self, _partitions: Any, isolation: Any) -> list[int]:
+        _log = Quiet()
+
+        def _ends(self, partitions: Any, isolation: Any) -> list[int]:
             open_ = isolation == IsolationLevel.READ_COMMITTED and not self.fenced
-            return [7 if open_ else 9, 3]
+            return [7 if open_ and tp.topic == f"t.{held}" else 9 for tp in partitions]
 
     monkeypatch.setattr("refold.engine.takeover.time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
     cluster = Outputs("t-dead")
@@ -236,3 +307,24 @@ def test_d_a_transaction_open_on_an_output_alone_is_waited_for_and_fenced(
     cluster.outputs_closed(0, lambda: False, stall)  # type: ignore[arg-type]
     assert cluster.fenced == ["t-dead"]
     assert 0.2 <= stall.waited_s < 0.3
+
+
+def test_d_a_producers_transaction_on_batches_does_not_hold_a_takeover_for_ever(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    """Goal: what a worker cannot have left open is none of its business; the source waits for it anyway."""
+
+    class Held(FakeCluster):
+        outputs_closed = Cluster.outputs_closed
+        _config = EngineConfig(kafka={}, prefix="t", instance="a", data_dir=Path())
+        _log = Quiet()
+
+        def _ends(self, partitions: Any, isolation: Any) -> list[int]:
+            open_ = isolation == IsolationLevel.READ_COMMITTED
+            return [7 if open_ and tp.topic == "t.batches" else 9 for tp in partitions]
+
+    monkeypatch.setattr("refold.engine.takeover.time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    cluster = Held("t-dead")
+    stall = Stall(cluster, 0, limit_ms=60_000)  # type: ignore[arg-type]
+    cluster.outputs_closed(0, lambda: False, stall)  # type: ignore[arg-type]
+    assert FOREIGN_MS_MAX / 1000 <= stall.waited_s < FOREIGN_MS_MAX / 1000 + 1

@@ -80,7 +80,7 @@ def test_no_commit_begins_while_the_markers_of_the_last_one_are_written() -> Non
 
 
 def test_m_commit_metadata_reads_back() -> None:
-    meta = CommitMeta("p-a", 12, 3, 1)
+    meta = CommitMeta("p-a", 12, 3, 5, 1)
     assert CommitMeta.parse(meta.encode()) == meta
     assert len(meta.encode()) < 4096  # Kafka's offset.metadata.max.bytes
 
@@ -178,7 +178,7 @@ def test_a_damaged_tail_is_said_to_be_damaged() -> None:
 def test_rows_read_back() -> None:
     row = rows.pack(7, b"tail", b"snapshot")
     assert (rows.seq_of(row), rows.tail_of(row), rows.snapshot_of(row)) == (7, b"tail", b"snapshot")
-    frontier = rows.Frontier("a", "b", 1, 2, 3, 4)
+    frontier = rows.Frontier("a", "b", "c", 1, 2, 3, 4, 5, 6)
     assert rows.Frontier.decode(frontier.encode()) == frontier
     with pytest.raises(StorageError):
         rows.Frontier.decode(b"{}")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.traffic import TENANT, message_event
+from refold.core.progress import Progress
 from refold.core.rulings import Accepted, Duplicate, Parked, Rejected
 from refold.core.session import initial
 from refold.core.slots import SlotMap, make_key
@@ -15,9 +16,10 @@ from refold.engine import history, recordheaders
 from refold.engine import step as step_module
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
+from refold.engine.forwards import HOPS_MAX
 from refold.engine.overlay import Overlay, apply
 from refold.engine.sabotage import Sabotage
-from refold.engine.step import HOPS_MAX, Effects, Limits, step
+from refold.engine.step import Effects, Limits, step
 from refold.topology.names import TopicNames
 from refold.wire.envelope import encode_envelope
 from refold.wire.journal import decode_journal
@@ -31,10 +33,19 @@ class View:
 
     def __init__(self, limits: Limits | None = None, sabotage: Sabotage | None = None) -> None:
         self.topics = TopicNames("t")
-        self.limits = limits or Limits(1_179_648, 1_179_648, 1_114_112, 1_048_576)
+        self.limits = limits or Limits(1_179_648, 1_179_648, 1_114_112, 1_048_576, 1_114_112, 1_048_576)
         self.sabotage = sabotage or Sabotage()
         self.entries: dict[bytes, Entry] = {}
         self.stored: dict[bytes, bytes] = {}
+        #: Generation id → what batches say of it; whether they were read to their end.
+        self.read: dict[str, Progress] = {}
+        self.to_the_end = False
+
+    def progress(self, key: bytes, partition: int, generation_id: str) -> Progress | None:
+        return self.read.get(generation_id)
+
+    def caught_up(self, record: Record) -> bool:
+        return self.to_the_end
 
     def cached(self, key: bytes) -> Entry | None:
         return self.entries.get(key)
@@ -215,7 +226,7 @@ def test_p_forwarding_ends_at_the_hop_limit() -> None:
 
 
 def test_a_journal_record_above_the_topics_limit_is_ruled_too_large() -> None:
-    view = View(Limits(2_000, 1_179_648, 1_114_112, 1_048_576))
+    view = View(Limits(2_000, 1_179_648, 1_114_112, 1_048_576, 1_114_112, 1_048_576))
     effects = step(view, record(event(1, text="x" * 2_000)))
     assert code_of(effects) == "too_large"
     assert view.entries[KEY].session.seq == 0
@@ -226,7 +237,7 @@ def test_a_journal_record_above_the_topics_limit_is_ruled_too_large() -> None:
 
 def test_a_rejected_record_that_does_not_fit_leaves_its_head_and_digest() -> None:
     limit = 20_000
-    view = View(Limits(1_179_648, limit, 1_114_112, 1_048_576))
+    view = View(Limits(1_179_648, limit, 1_114_112, 1_048_576, 1_114_112, 1_048_576))
     value = b"\x09" * 50_000
     effects = step(view, record(value, headers=[("h", b"y" * 100_000)], key=b"k" * 30_000))
     (out,) = effects.outputs

@@ -17,6 +17,7 @@ from refold.core.session import initial
 from refold.engine import history, rows, seal
 from refold.engine.assignment import Assignment
 from refold.engine.cache import SessionCache
+from refold.engine.generations import Generations
 from refold.engine.overlay import Overlay, apply
 from refold.engine.plan import Written
 from refold.engine.sabotage import Sabotage
@@ -30,7 +31,7 @@ from refold.wire.events import decode_event
 from refold.wire.journal import decode_journal
 from refold.wire.snapshot import encode_snapshot
 
-FRONTIER = rows.Frontier("ts", "th", 10, 20, 3, 1_000)
+FRONTIER = rows.Frontier("ts", "th", "tg", 10, 7, 20, 3, 4, 1_000)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ for number in range(1, 201):
     batch = Batch()
     for key in range(20):
         batch.put_state(b"a/%d" % key, rows.pack(number, b"", b"x" * 500))
-    batch.frontier(rows.Frontier("s", "h", number, number, 0, 0))
+    batch.frontier(rows.Frontier("s", "h", "g", number, 0, number, 0, 0, 0))
     store.write(batch)
     if number == 100:
         store.flush()
@@ -127,19 +128,21 @@ class Bench:
         self.store = store
         assignment = Assignment()
         part = assignment.add(PARTITION, 1)
-        part.written = Written(store, "ts", "th", 0, 0)
+        part.written = Written(store, "ts", "th", "tg", 0, 0, 0)
         self.inflight: Overlay | None = None
         self.current = Overlay()
+        self.generations = Generations(TopicNames("t"), assignment)
         self.sessions = Sessions(
             TopicNames("t"),
-            Limits(1_179_648, 1_179_648, 1_114_112, 1_048_576),
+            Limits(1_179_648, 1_179_648, 1_114_112, 1_048_576, 1_114_112, 1_048_576),
             SLOTS,
             assignment,
             SessionCache(1_000_000),
             lambda: [self.current] if self.inflight is None else [self.inflight, self.current],
             Sabotage(),
+            self.generations.progress,
         )
-        self.sealer = Sealer(self.sessions)
+        self.sealer = Sealer(self.sessions, self.generations)
         self.offset = 0
 
     def fold(self, *values: bytes | None) -> list[Any]:
@@ -166,7 +169,7 @@ class Bench:
                 batch.delete_state(key)
             else:
                 batch.put_state(key, rows.pack(touched.seq, b"", touched.encoded))
-        batch.frontier(rows.Frontier("ts", "th", part.next_offset, 0, 0, 0))
+        batch.frontier(rows.Frontier("ts", "th", "tg", part.next_offset, 0, 0, 0, 0, 0))
         self.store.write(batch)
 
     def journal(self) -> list[Any]:
