@@ -14,14 +14,13 @@ from refold.core.envelope import InboxOrigin
 from refold.core.events import (
     Event,
     GenerationAttempted,
-    GenerationEvent,
     GenerationFailed,
     GenerationFinished,
     GenerationStarted,
     GenerationStopped,
     SessionDeleted,
 )
-from refold.core.generations import open_generations, take_dropped
+from refold.core.generations import open_generations
 from refold.core.progress import Item, Marker, Progress, Verdict, advance
 from refold.core.rulings import Ruling
 from refold.wire import parts
@@ -183,9 +182,12 @@ class Inbox:
         return ruling
 
     def accept(self, ruling: Accepted, env: Envelope, decoded: Event) -> None:
+        rows = list(self.session.generations)
         open_ids = [row.generation_id for row in open_generations(self.session)]
         evolve(self.session, ruling.seq, ruling.time_ms, 3, self.offset, env, decoded)
-        for marker in markers(self.session, decoded, ruling, open_ids):
+        made = markers(self.session, decoded, ruling, open_ids)
+        made += [Marker(gone, "forget", 0) for gone in rows if gone not in self.session.generations]
+        for marker in made:
             assert type(self.batch(marker)).__name__ == "Applied", marker
         self.journal.append(journal_value(ruling.seq, ruling.time_ms, 3, self.offset, env))
         if self.check:
@@ -262,8 +264,6 @@ def markers(session: Session, event: Event, ruling: Accepted, open_ids: Sequence
             Marker(generation_id, "end", 0, state="failed", journal_seq=seq, time_ms=time_ms)
             for generation_id in open_ids
         ]
-    if isinstance(event, (GenerationEvent, SessionDeleted)):
-        made += [Marker(dropped, "forget", 0, time_ms=time_ms) for dropped in take_dropped(session)]
     return made
 
 

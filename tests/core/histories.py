@@ -6,17 +6,33 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from .build import Inbox, call, event, intended, message, outcome, result, step, text
+from refold.core.progress import Batch, Delta
+
+from .build import (
+    Inbox,
+    attempted,
+    call,
+    event,
+    finished,
+    intended,
+    message,
+    outcome,
+    result,
+    started,
+    step,
+    text,
+)
 
 CALL_IDS = st.sampled_from(["c0", "c1", "c2"])
 OPERATIONS = st.sampled_from(["op0", "op1", "op2"])
+GENERATIONS = st.sampled_from(["g0", "g1", "g2"])
 PRODUCERS = st.sampled_from(["p0", "p1"])
 
 
 @st.composite
 def items(draw: st.DrawFn, number: int) -> tuple[str, dict[str, Any]]:
     """One event. ``number`` makes new message ids; old ones are drawn now and then."""
-    kind = draw(st.integers(0, 19))
+    kind = draw(st.integers(0, 22))
     message_id = f"m{number}" if draw(st.integers(0, 7)) else f"m{draw(st.integers(0, max(0, number - 1)))}"
     old = f"m{draw(st.integers(0, max(0, number)))}"
     parent = draw(st.sampled_from([None] * 8 + ["", old, old, "nowhere"]))
@@ -50,9 +66,21 @@ def items(draw: st.DrawFn, number: int) -> tuple[str, dict[str, Any]]:
                     "ToolCallApproved",
                     "ToolCallDenied",
                     "ToolCallOutcomeUnknown",
+                    "ToolCallReconciled",
                 ]
             )
         )
+        if name == "ToolCallReconciled":
+            return event(
+                name,
+                operation_id=draw(OPERATIONS),
+                attempt=draw(st.integers(1, 2)),
+                holder=draw(st.sampled_from(["w1", "w2"])),
+                outcome=draw(st.sampled_from(["claimed", "not_done"])),
+            )
+        if name == "ToolCallStarted":
+            attempt = draw(st.sampled_from([1, 1, 1, 2]))
+            return step(name, draw(OPERATIONS), attempt=attempt, lease_ms=draw(st.sampled_from([0, 60_000])))
         return step(name, draw(OPERATIONS))
     if kind == 16:
         return outcome(
@@ -75,6 +103,32 @@ def items(draw: st.DrawFn, number: int) -> tuple[str, dict[str, Any]]:
         )
     if kind == 18:
         return event("SessionConfigured", window_messages=draw(st.sampled_from([1, 2, 5, 20])))
+    if kind == 19:
+        return started(
+            draw(GENERATIONS),
+            draw(st.sampled_from([None, f"m{number}", old])),
+            reply_to=parent,
+            lease_ms=draw(st.sampled_from([0, 60_000])),
+        )
+    if kind == 20:
+        generation_id, attempt = draw(GENERATIONS), draw(st.integers(1, 2))
+        return draw(
+            st.sampled_from(
+                [
+                    attempted(generation_id, attempt, holder="h1"),
+                    attempted(generation_id, attempt, mode="restart"),
+                    event(
+                        "GenerationLeaseRenewed",
+                        generation_id=generation_id,
+                        attempt=attempt,
+                        holder="h1",
+                        lease_ms=1_000,
+                    ),
+                    event("GenerationStopped", generation_id=generation_id),
+                    event("GenerationFailed", generation_id=generation_id, attempt=attempt, code="x"),
+                ]
+            )
+        )
     return draw(
         st.sampled_from(
             [
@@ -101,5 +155,32 @@ def histories(draw: st.DrawFn, longest: int = 40) -> Inbox:
             producer = draw(PRODUCERS)
             counters[producer] = counters.get(producer, 0) + 1
             fields = {"producer_id": producer, "producer_epoch": 1, "producer_counter": counters[producer]}
+        if inbox.session.generations and draw(st.integers(0, 4)) == 0:
+            generating(draw, inbox)
+            continue
         inbox.send(draw(items(number)), **fields)
     return inbox
+
+
+def generating(draw: st.DrawFn, inbox: Inbox) -> None:
+    """A batch of one of the session's generations, or its finish, mostly as it should be."""
+    row = inbox.session.generations[draw(st.sampled_from(sorted(inbox.session.generations)))]
+    progress = inbox.progress[row.generation_id]
+    if draw(st.booleans()):
+        seq = progress.produced + draw(st.sampled_from([1, 1, 1, 0, 2]))
+        attempt = row.attempt + draw(st.sampled_from([0, 0, 0, -1]))
+        inbox.batch(Batch(row.generation_id, attempt, seq, (Delta("text", 0, b"ab"),)))
+        return
+    last_seq = progress.produced + draw(st.sampled_from([0, 0, 0, 1]))
+    content = [text("t"), call(draw(CALL_IDS))] if draw(st.integers(0, 3)) == 0 else None
+    inbox.send(
+        finished(
+            row.generation_id,
+            "ab" * last_seq,
+            last_seq,
+            attempt=row.attempt,
+            message_id=row.message_id,
+            parent_id=row.reply_to,
+            content=content,
+        )
+    )

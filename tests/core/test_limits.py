@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from refold.core import limits
 from refold.core.ledger import ROW_FIXED_BYTES
 from refold.core.limits import STATE_RECORD_BYTES_MAX
-from refold.core.session import Call
+from refold.core.session import Call, Generation
 from refold.wire.snapshot import encode_snapshot
+from refold.wire.snapshot_generations import encode_generation
 from refold.wire.snapshot_ledger import encode_call
 
-from .build import Inbox, call, event, intended, message, outcome, rejected, result, step
+from .build import Inbox, call, event, intended, message, outcome, rejected, result, started, step
 
 
 def long_id(prefix: str) -> str:
@@ -50,6 +53,28 @@ def test_a_rows_counted_size_is_never_below_its_bytes() -> None:
     touch(session, row, 2**62)
     assert len(encode_call(row)) <= row.size
     assert row.size - ROW_FIXED_BYTES < len(encode_call(row))
+
+
+def test_a_generations_counted_size_is_never_below_its_bytes() -> None:
+    """The arithmetic counts sixteen rows at these sizes."""
+    row = Generation("g" * limits.GENERATION_NAME_BYTES_MAX, "m" * limits.GENERATION_NAME_BYTES_MAX, 2**62)
+    row.generator = "f" * limits.GENERATION_NAME_BYTES_MAX
+    row.reply_to = long_id("r")
+    row.params_digest = "d" * 64
+    row.attempt = 2**31 - 1
+    row.last_seq = row.length = row.updated_seq = 2**62
+    row.state, row.mode, row.durability = "stopping", "continue", "relaxed"
+    ended = copy.copy(row)
+    row.holder = "h" * limits.GENERATION_NAME_BYTES_MAX
+    row.lease_until_ms = 2**62
+    row.provider_response_id = long_id("p")
+    assert 0.9 * limits.OPEN_GENERATION_BYTES < len(encode_generation(row)) <= limits.OPEN_GENERATION_BYTES
+    ended.state, ended.sha256 = "finished", "f" * 64
+    ended.finish_reason = "f" * limits.FINISH_REASON_BYTES_MAX
+    ended.error_code = "e" * limits.ERROR_CODE_BYTES_MAX
+    assert (
+        0.9 * limits.ENDED_GENERATION_BYTES < len(encode_generation(ended)) <= limits.ENDED_GENERATION_BYTES
+    )
 
 
 def worst(inbox: Inbox) -> int:
@@ -91,6 +116,23 @@ def test_everything_at_its_worst_at_once() -> None:
     inbox.ok(
         event("ContextSummarized", text="z" * limits.SUMMARY_BYTES_MAX, through_message_id=inbox.recent[-1])
     )
+    name = "n" * (limits.GENERATION_NAME_BYTES_MAX - 3)
+    for i in range(limits.ENDED_GENERATIONS_MAX + limits.OPEN_GENERATIONS_MAX):
+        named = {"generator": f"{name}aaa", "holder": f"{name}bbb", "reply_to": long_id("r")}
+        inbox.ok(started(f"{name}{i:03}", f"{name}{i:03}", params="{}", lease_ms=10**9, **named))
+        if i < limits.ENDED_GENERATIONS_MAX:
+            inbox.ok(event("GenerationFailed", generation_id=f"{name}{i:03}", attempt=1, code="e" * 99))
+            continue
+        inbox.ok(
+            event(
+                "GenerationLeaseRenewed",
+                generation_id=f"{name}{i:03}",
+                attempt=1,
+                holder=named["holder"],
+                lease_ms=10**9,
+                provider_response_id=long_id("p"),
+            )
+        )
     for i in range(limits.OPEN_CALLS_MAX):
         inbox.ok(
             intended(

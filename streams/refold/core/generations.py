@@ -18,8 +18,7 @@ G10  GenerationFinished is accepted when the batches have reached its last seq, 
 G11  A closed session still takes what ends a generation under way, and nothing that begins one.
 
 At most OPEN_GENERATIONS_MAX open rows (more are refused) and ENDED_GENERATIONS_MAX ended ones (the one that
-ended first goes). What is dropped has a record in the generations topic that must go too: evolve leaves the
-ids in ``session.dropped_generations``.
+ended first goes). For a row that is gone after an event the worker writes a ``forget`` (G12).
 """
 
 from __future__ import annotations
@@ -67,13 +66,6 @@ def is_open(row: Generation) -> bool:
 def open_generations(session: Session) -> list[Generation]:
     """The rows that have not ended, in the order they were started."""
     return [row for row in session.generations.values() if is_open(row)]
-
-
-def take_dropped(session: Session) -> tuple[str, ...]:
-    """Ids whose rows the last evolve dropped; to be asked after each evolve. Empties the answer."""
-    dropped = session.dropped_generations
-    session.dropped_generations = ()
-    return dropped
 
 
 # --- decide --------------------------------------------------------------------------------------------
@@ -334,8 +326,5 @@ def _close(session: Session, row: Generation) -> None:
     ended = sorted(
         (r for r in session.generations.values() if not is_open(r)), key=lambda ended: ended.updated_seq
     )
-    over = ended[: max(0, len(ended) - ENDED_GENERATIONS_MAX)]
-    for old in over:
+    for old in ended[: max(0, len(ended) - ENDED_GENERATIONS_MAX)]:
         del session.generations[old.generation_id]
-    if over:
-        session.dropped_generations = tuple(old.generation_id for old in over)

@@ -212,7 +212,6 @@ def apply_life(session: Session, seq: int, event: Event) -> None:
     elif kind is SessionReopened:
         _set(session, seq, "open")
     elif kind is SessionDeleted:
-        session.dropped_generations = tuple(session.generations)
         session.clear()
     elif kind is SessionQuarantined:
         if session.status in ("open", "closed"):

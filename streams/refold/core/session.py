@@ -299,7 +299,6 @@ class Session:
         "config",
         "created_ms",
         "dedup_floor_ms",
-        "dropped_generations",
         "enc_branches",
         "enc_context",
         "enc_generations",
@@ -350,9 +349,6 @@ class Session:
     def __init__(self, tenant: str, session: str) -> None:
         self.tenant = tenant
         self.session = session
-        #: Ids of the rows that the last event to drop any has dropped: their records are due to go. Not part
-        #: of the state; `refold.core.generations.take_dropped` reads and empties it.
-        self.dropped_generations: tuple[str, ...] = ()
         self.clear()
 
     def clear(self) -> None:
