@@ -236,7 +236,7 @@ def _mutations() -> st.SearchStrategy[Any]:
 @given(_mutations())
 @pytest.mark.skipif(not RECORDED, reason="the shared data is not there; set REFOLD_SHARED_DATA")
 def test_damaged_streams_end_in_a_message_or_a_deliberate_error(drawn: Any) -> None:
-    """Values of any type at any place of a few recorded events: a message that the wire takes, or a RefoldError."""
+    """Values of any type anywhere in a few recorded events: a message the wire takes, or a RefoldError."""
     which, where, changes = drawn
     recording: Recording = RECORDED[which % len(RECORDED)]
     first = where % max(1, len(recording.payloads) - 12)

@@ -1,4 +1,4 @@
-"""Going on with a broken-off text: the definitions in ``overlap``, against the shortest code that says them."""
+"""Going on with a broken-off text: the definitions in ``overlap`` against the shortest code for them."""
 
 from __future__ import annotations
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 
+from readme.pages import ROOT, blocks
 from refold.errors import InvalidRecord, UsageError
 from refold.formats.extra import unpack
 from refold.formats.streams import Delta, StreamParser, chunks_of, message_out, parser_for
@@ -317,8 +321,8 @@ def test_older_and_whole_answers() -> None:
     assert message_out(parser.finish())["function_call"] == {"name": "f", "arguments": "{}"}
     parser, deltas = fed([{"object": "text_completion", "choices": [{"index": 0, "text": "hey"}]}])
     assert said(deltas) == b"hey"
-    message = {"role": "assistant", "content": "x", "tool_calls": [
-        {"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in "ab"]}  # fmt: skip
+    calls = [{"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in "ab"]
+    message = {"role": "assistant", "content": "x", "tool_calls": calls}
     whole = {
         "object": "chat.completion",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -530,7 +534,8 @@ def test_items_cut_short_are_put_together() -> None:
             event("content_part.added", output_index=1, content_index=0,
                   part={"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
             event("output_text.delta", output_index=1, content_index=0, delta="so"),
-            event("output_text.annotation.added", output_index=1, content_index=0, annotation={"type": "x", "index": 1}),
+            event("output_text.annotation.added", output_index=1, content_index=0,
+                  annotation={"type": "x", "index": 1}),
             event("refusal.delta", output_index=1, content_index=1, delta="no"),
             event("output_item.added", output_index=2,
                   item={"type": "function_call", "id": "f", "call_id": "c", "name": "f", "arguments": ""}),
@@ -731,6 +736,47 @@ def test_sdk_objects_are_what_was_sent() -> None:
     }
 
 
+def test_sdk_objects_with_bytes_enums_and_times() -> None:
+    """Google's models: a signature in the alphabet it came in, whatever the model's JSON mode does."""
+
+    class Reason(StrEnum):
+        STOP = "STOP"
+
+    class Part(BaseModel):
+        model_config = ConfigDict(alias_generator=to_camel, ser_json_bytes="base64", val_json_bytes="base64")
+        text: str
+        thought_signature: bytes
+
+    class Content(BaseModel):
+        parts: list[Part]
+
+    class Candidate(BaseModel):
+        model_config = ConfigDict(alias_generator=to_camel)
+        content: Content
+        finish_reason: Reason
+
+    class Chunk(BaseModel):
+        model_config = ConfigDict(alias_generator=to_camel)
+        candidates: list[Candidate]
+        create_time: datetime
+        other: str | None = None
+
+    sent = {
+        "candidates": [
+            {
+                "content": {"parts": [{"text": "x", "thoughtSignature": b"\xfb\xff\xfe"}]},
+                "finishReason": "STOP",
+            }
+        ],
+        "createTime": "2026-04-02T17:03:50.399550Z",
+    }
+    parser, _ = fed([Chunk.model_validate(sent)])
+    body = parser.finish(message_id="m")
+    assert message_out(body)["parts"] == [{"text": "x", "thoughtSignature": "+//+"}]
+    assert unpack(body["extra"])[1]["response"] == {"createTime": "2026-04-02T17:03:50.399550Z"}
+    assert parser.finish_reason == "STOP"
+
+
 def test_a_finished_parser_takes_no_more() -> None:
     for parser in (parser_for("openai"), parser_for("text"), parser_for("auto")):
         parser.feed(delta_chunk(content="x") if parser.format != "text" else "x")
@@ -764,6 +810,24 @@ def test_pieces_are_bounded() -> None:
     with pytest.raises(InvalidRecord, match="too_large"):
         for index in range(PIECES_MAX + 1):
             parser.feed({"type": "content_block_start", "index": index, "content_block": TEXT})
+
+
+def test_the_guide_as_printed() -> None:
+    """Its programs run, one with a stream of each kind a reader may have."""
+    page = (ROOT / "docs/guides/streaming-formats.md").read_text("utf-8")
+    first, *others = blocks(page, "python")
+    streams = {
+        "hey": [delta_chunk(content="h"), delta_chunk("stop", content="ey")],
+        "so": [start("m"), *block(0, TEXT, words("so")), *END],
+    }
+    for expected, stream in streams.items():
+        names: dict[str, Any] = {"stream": stream}
+        exec(first, names)
+        assert names["text"] == expected.encode()
+        assert expected in json.dumps(names["message"])
+    for program in others:
+        exec(program, {})
+    assert len(others) == 1
 
 
 async def test_chunks_of_any_iterable() -> None:

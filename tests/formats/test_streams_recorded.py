@@ -28,8 +28,8 @@ class Sent:
     def __init__(self, payload: dict[str, Any]) -> None:
         self._payload = payload
 
-    def model_dump(self, *, mode: str, by_alias: bool, exclude_unset: bool) -> dict[str, Any]:
-        assert (mode, by_alias, exclude_unset) == ("json", True, True)
+    def model_dump(self, *, by_alias: bool, exclude_unset: bool) -> dict[str, Any]:
+        assert (by_alias, exclude_unset) == (True, True)
         return dict(self._payload)
 
 

@@ -199,7 +199,8 @@ class AnthropicParser(Parser):
 
     def message(self) -> dict[str, Any]:
         """The message as far as it came, in the API's own shape."""
-        made = {"type": "message", "role": "assistant", **self._message}
+        made = {"type": "message", **self._message}
+        made["role"] = word(made.get("role")) or "assistant"
         made["content"] = [_value(block) for block in self._blocks]
         if self._usage:
             made["usage"] = dict(self._usage)

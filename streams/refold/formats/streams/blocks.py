@@ -48,8 +48,10 @@ def block_in(block: Any, form: str) -> Part:
     read = _READERS[form]
     made = read(dict(block)) if isinstance(block, dict) else None
     if made is None:
-        kind = next(iter(block), None) if isinstance(block, dict) else None
-        return generic(kind if form != INTERACTIONS else block.get("type"), block)
+        named: Any = None
+        if isinstance(block, dict):
+            named = block.get("type") if form == INTERACTIONS else next(iter(block), None)
+        return generic(named if isinstance(named, str) else None, block)
     return checked(block, made, lambda item: block_out(item, form))
 
 

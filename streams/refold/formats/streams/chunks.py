@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from enum import Enum
 from typing import Any, Final
 
 from refold.errors import InvalidRecord, UsageError
+from refold.formats.parts import encode_base64
 from refold.formats.streams.eventstream import Frames, is_frames
 from refold.formats.streams.sse import Lines
 
@@ -71,14 +74,31 @@ def _utf8(text: str) -> bytes:
 
 
 def plain(chunk: Any) -> Payload:
-    """What the provider sent, of an SDK's object."""
+    """What the provider sent, of an SDK's object.
+
+    Not by its JSON mode: Google's models write bytes (signatures) in another base64 alphabet than they came
+    in.
+    """
     try:
-        value = chunk.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        value = chunk.model_dump(by_alias=True, exclude_unset=True)
     except TypeError:  # Not pydantic's: an object with a model_dump of its own.
         value = chunk.model_dump()
     if not isinstance(value, Mapping):
         raise UsageError(f"model_dump of {type(chunk).__name__} gives no mapping")
-    return dict(value)
+    return {str(key): _json(item) for key, item in value.items()}
+
+
+def _json(value: Any) -> Any:
+    """A dumped value as JSON has it: base64 for bytes, an enum's value, a time as ISO 8601 with Z."""
+    if isinstance(value, Mapping):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    if isinstance(value, bytes):
+        return encode_base64(value)
+    if isinstance(value, Enum):
+        return value.value
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
 
 
 async def chunks_of(stream: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:

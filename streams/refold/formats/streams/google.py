@@ -122,7 +122,8 @@ class GoogleParser(Parser):
         else:
             block.rest.update(rest)
             block.call = {**block.call, **call}
-        for one in call.get("partialArgs") or []:
+        pieces = call.get("partialArgs")
+        for one in pieces if isinstance(pieces, list) else []:
             if not block.partial.take(one):
                 self._not_known("partialArgs", understood=True)
         if call.get("willContinue"):
