@@ -204,6 +204,8 @@ def test_calls_without_an_index() -> None:
     calls = [(c.fields["call_id"], c.fields["arguments"]) for c in body["content"]]
     assert calls == [("a", '{"x":1} '), ("b", '{"y":2}'), ("refold_call_m_0", "{}")]
     assert "id" not in message_out(body)["tool_calls"][2]
+    unnamed = parser.finish()
+    assert (unnamed["message_id"], unnamed["content"][2].fields["call_id"]) == ("", "refold_call_c_0")
 
 
 def test_d08_arguments_cut_short_stay() -> None:

@@ -19,7 +19,7 @@ from refold.formats.anthropic_blocks import block_in
 from refold.formats.body import Body, mark_format
 from refold.formats.jsonio import dumps_text, parse_object
 from refold.formats.parts import Part
-from refold.formats.streams.base import Parser, plus, word
+from refold.formats.streams.base import Parser, word
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, REASONING, TEXT, TOOL_CALL
 from refold.formats.streams.pieces import Piece
@@ -134,7 +134,7 @@ class AnthropicParser(Parser):
             return
         self._usage.update({k: v for k, v in usage.items() if v is not None or k not in self._usage})
         now = anthropic.usage_of(self._usage) or {}
-        self.usage = plus(self._usage_before, TokenUsage(**now))
+        self.usage = self._usage_before.plus(TokenUsage(**now))
 
     # ---- blocks ----------------------------------------------------------------------------------------
 

@@ -137,8 +137,10 @@ class Parser:
             piece.close(cut=not self.complete)
         usage = None if self.usage is None else self.usage._asdict()
         named = {"model": self.model, "finish_reason": self.finish_reason, "usage": usage}
-        body = self._body(message_id, {**{k: v for k, v in named.items() if v is not None}, **fields})
-        return self._marked(body)
+        # Calls without an id are named after the message; two messages without a name must not share theirs.
+        known = {key: value for key, value in named.items() if value is not None}
+        body = self._body(message_id or self.provider_response_id or "", {**known, **fields})
+        return self._marked({**body, "message_id": message_id})
 
     # ---- for the formats -------------------------------------------------------------------------------
 
@@ -247,8 +249,3 @@ def word(value: Any) -> str | None:
 def index_of(value: Any) -> int:
     """A position as providers number them; anything else is 0."""
     return value if type(value) is int else 0
-
-
-def plus(before: TokenUsage, now: TokenUsage) -> TokenUsage:
-    """The tokens of both."""
-    return TokenUsage(*(a + b for a, b in zip(before, now, strict=True)))

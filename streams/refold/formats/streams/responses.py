@@ -18,7 +18,7 @@ from refold.core.progress import TokenUsage
 from refold.formats import openai_responses
 from refold.formats.body import Body
 from refold.formats.jsonio import dumps_text
-from refold.formats.streams.base import Parser, plus, word
+from refold.formats.streams.base import Parser, word
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, TOOL_CALL
 from refold.formats.streams.items import items_in
@@ -99,7 +99,7 @@ class ResponsesParser(Parser):
             self.model = response["model"]
         usage = response.get("usage")
         if isinstance(usage, dict):
-            self.usage = plus(self._usage_before, usage_of(usage))
+            self.usage = self._usage_before.plus(usage_of(usage))
 
     def _end(self, response: dict[str, Any]) -> None:
         self._open = False
