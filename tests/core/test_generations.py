@@ -1,4 +1,4 @@
-"""G8 to G11: generation events, the rows, and how the finished message enters. D12, D15, D16, D18, D19."""
+"""G8 to G11: generation events, the rows, and how the finished message enters; D15, D16, D18, D19."""
 
 from __future__ import annotations
 
