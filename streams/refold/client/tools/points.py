@@ -93,7 +93,11 @@ class Points:
                 file.write(json.dumps({"point": name, "operation_id": operation_id}) + "\n")
         if self._action == "raise":
             raise InvariantViolation(f"the armed point {name} was reached")
-        os.kill(os.getpid(), signal.SIGKILL if self._action == "kill" else signal.SIGSTOP)
+        if self._action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        # To this thread: a signal to the process stops another thread first, and this one would run on past
+        # the point for as long as it takes to be stopped too.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 #: Of this process.
