@@ -15,7 +15,8 @@ from refold.errors import NotFound, UsageError
 from refold.formats.export import export_session, source_of
 from refold.formats.parts import text, tool_call, tool_result
 from refold.formats.validate import problems
-from refold.wire.parts import BlobRef, Part
+from refold.wire.codec import encode
+from refold.wire.parts import BlobRef, Part, to_wire
 
 from .support import read, recorded, through_bytes
 
@@ -44,6 +45,32 @@ def test_the_active_path_is_exported_whole() -> None:
     events.append(through_bytes_of("BranchSwitched", {"head_message_id": "a1"}))
     events.append(_message("user", [text("u2")], "u2"))
     assert [m["content"] for m in export_session(events, "openai")[0]["messages"]] == ["u1", "a1", "u2"]
+
+
+def test_a_generations_message_is_in_it() -> None:
+    """It stands in the event that finished the generation, framed; also where it answers an earlier message."""
+    nested = encode(
+        "refold.event.MessageAppended",
+        {"message_id": "a2", "parent_id": "u1", "role": "assistant", "content": [to_wire(text("streamed"))]},
+    )
+    events = [
+        _message("user", [text("u1")], "u1"),
+        _message("assistant", [text("a1")], "a1"),
+        through_bytes_of(
+            "GenerationFinished",
+            {
+                "generation_id": "g",
+                "attempt": 1,
+                "last_seq": 1,
+                "length": 8,
+                "sha256": "0" * 64,
+                "message": nested,
+            },
+        ),
+        _message("user", [text("u2")], "u2"),
+    ]
+    shown = export_session(events, "openai")[0]["messages"]
+    assert [m["content"] for m in shown] == ["u1", "streamed", "u2"]
 
 
 @pytest.mark.parametrize("format_", ["openai", "anthropic", "otel"])

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from readme.pages import ROOT, blocks
+from refold.core.limits import USAGE_MAX
 from refold.errors import InvalidRecord, UsageError
 from refold.formats.extra import unpack
-from refold.formats.streams import Delta, StreamParser, chunks_of, message_out, parser_for
+from refold.formats.streams import Delta, StreamParser, base, chunks_of, message_out, parser_for
 from refold.formats.streams.base import PIECES_MAX
 
 from .support import body_through_bytes
@@ -58,6 +59,23 @@ def test_d12_usage_in_every_chunk_is_a_running_total() -> None:
     assert parser.usage == (10, 50, 0, 0)
     assert parser.finish()["usage"] == {"input": 10, "output": 50, "cached": 0, "reasoning": 0}
     assert said(deltas) == b"x" * 50
+
+
+def test_usage_that_is_none_and_usage_beyond_reason() -> None:
+    """What is no count is 0, what a batch could not hold is the most it can."""
+    usage = {
+        "prompt_tokens": 2**61,
+        "completion_tokens": -4,
+        "completion_tokens_details": {"reasoning_tokens": True},
+    }
+    parser, _ = fed([{**delta_chunk(content="x"), "usage": usage}])
+    assert parser.usage == (USAGE_MAX, 0, 0, 0)
+    start_of = {
+        "type": "message_start",
+        "message": {"id": "m", "usage": {"input_tokens": 2**61, "output_tokens": "7"}},
+    }
+    parser, _ = fed([start_of])
+    assert parser.usage == (USAGE_MAX, 0, 0, 0)
 
 
 def test_d13_two_finish_markers_are_one_finish() -> None:
@@ -830,6 +848,22 @@ def test_the_guide_as_printed() -> None:
     for program in others:
         exec(program, {})
     assert len(others) == 1
+
+
+def test_content_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts, arguments, results of the provider's tools and whole items count alike."""
+    monkeypatch.setattr(base, "STREAM_BYTES_MAX", 1000)
+    long = "x" * 400
+    result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": long}]}
+    item = {**MESSAGE, "content": [{"type": "output_text", "text": long}]}
+    for repeated in (
+        [delta_chunk(content=long)],
+        [call_chunk(long, "f", index=0)],
+        block(0, result),
+        [event("output_item.done", item=item)],
+    ):
+        with pytest.raises(InvalidRecord, match="too_large"):
+            fed(repeated * 4)
 
 
 async def test_chunks_of_any_iterable() -> None:

@@ -19,7 +19,7 @@ from refold.formats.anthropic_blocks import block_in
 from refold.formats.body import Body, mark_format
 from refold.formats.jsonio import dumps_text, parse_object
 from refold.formats.parts import Part
-from refold.formats.streams.base import Parser, word
+from refold.formats.streams.base import Parser, size_of, word
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, REASONING, TEXT, TOOL_CALL
 from refold.formats.streams.pieces import Piece
@@ -51,7 +51,6 @@ class AnthropicParser(Parser):
         self._blocks: list[_Block] = []
         self._by_index: dict[int, _Block] = {}
         self._usage: dict[str, Any] = {}
-        self._usage_before = TokenUsage()
         self._broken_off: list[dict[str, Any]] = []
         self._open = False
 
@@ -134,7 +133,7 @@ class AnthropicParser(Parser):
             return
         self._usage.update({k: v for k, v in usage.items() if v is not None or k not in self._usage})
         now = anthropic.usage_of(self._usage) or {}
-        self.usage = self._usage_before.plus(TokenUsage(**now))
+        self._used(TokenUsage(**now))
 
     # ---- blocks ----------------------------------------------------------------------------------------
 
@@ -149,6 +148,7 @@ class AnthropicParser(Parser):
             piece, said = self._use_piece(start), ""
         else:
             piece, said = self._piece(OTHER, word(start.get("tool_use_id")), word(kind) or "unknown"), ""
+            self._keep(size_of(start))
         block = _Block(start, piece)
         self._blocks.append(block)
         if type(index) is int:

@@ -20,7 +20,7 @@ from refold.errors import InvalidRecord, UsageError
 from refold.formats.body import Body
 from refold.formats.extra import pack, unpack
 from refold.formats.streams.chunks import Chunks, Payload
-from refold.formats.streams.delta import OTHER, TEXT, Delta, StreamError, error_of
+from refold.formats.streams.delta import OTHER, Delta, StreamError, error_of
 from refold.formats.streams.pieces import Piece
 from refold.formats.streams.shape import shape
 
@@ -97,6 +97,7 @@ class Parser:
     def __init__(self) -> None:
         self.finish_reason: str | None = None
         self.usage: TokenUsage | None = None
+        self._usage_before = TokenUsage()
         self.provider_response_id: str | None = None
         self.model: str | None = None
         self.error: StreamError | None = None
@@ -203,6 +204,10 @@ class Parser:
         if self.finish_reason is None:
             self.finish_reason = reason
 
+    def _used(self, usage: TokenUsage) -> None:
+        """The newest total of the message that is open, on top of those before it; bounded as in batches."""
+        self.usage = self._usage_before.plus(usage)
+
     def _failed(self, value: Any) -> None:
         if self.error is None:
             self.error = error_of(value)
@@ -216,10 +221,6 @@ class Parser:
         if named not in self._unknown and len(self._unknown) >= UNKNOWN_NAMES_MAX:
             named = "(others)"
         self._unknown[named] = self._unknown.get(named, 0) + 1
-
-    def text(self) -> str:
-        """The text as far as it came."""
-        return "".join(piece.text for piece in self._pieces if piece.kind == TEXT)
 
     def _marked(self, body: Body) -> Body:
         """The body with the hints ``response`` and ``stream``, which no mapper writes into a message."""
@@ -239,6 +240,20 @@ class Parser:
 
 def _said(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
+
+
+def size_of(value: Any) -> int:
+    """Characters of the texts in a value, keys included: what keeping it costs, roughly."""
+    size, pending = 0, [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, dict):
+            pending += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            pending += item
+    return size
 
 
 def word(value: Any) -> str | None:

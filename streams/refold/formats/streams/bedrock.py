@@ -70,7 +70,7 @@ class BedrockParser(Parser):
                 case "metadata":
                     self._about.update(event)
                     if isinstance(event.get("usage"), dict):
-                        self.usage = usage_of(event["usage"])
+                        self._used(usage_of(event["usage"]))
                 case _ if name.endswith("Exception"):
                     self._failed({"code": name, **(event or {"message": str(value)})})
                 case _:

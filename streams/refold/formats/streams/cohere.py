@@ -80,7 +80,7 @@ class CohereParser(Parser):
         if delta.get("error"):
             self._failed(delta["error"])
         if isinstance(delta.get("usage"), dict):
-            self.usage = usage_of(delta["usage"])
+            self._used(usage_of(delta["usage"]))
         self._finish_marker(delta.get("finish_reason"))
 
     def _body(self, message_id: str, fields: dict[str, Any]) -> Body:

@@ -14,7 +14,7 @@ from refold.core.progress import TokenUsage
 from refold.errors import UsageError
 from refold.formats.body import Body
 from refold.formats.jsonio import dumps_text
-from refold.formats.streams.base import Parser
+from refold.formats.streams.base import Parser, size_of
 from refold.formats.streams.blocks import GOOGLE, block_in, message_in
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, REASONING, TEXT, TOOL_CALL
@@ -68,7 +68,7 @@ class GoogleParser(Parser):
             self.provider_response_id = payload["responseId"]
         usage = payload.get("usageMetadata")
         if isinstance(usage, dict) and "totalTokenCount" in usage:
-            self.usage = usage_of(usage)
+            self._used(usage_of(usage))
         for candidate in candidates if isinstance(candidates, list) else []:
             if isinstance(candidate, dict):
                 self._candidate(candidate)
@@ -108,6 +108,7 @@ class GoogleParser(Parser):
         elif isinstance(item.get("functionCall"), dict):
             self._call(item.pop("functionCall"), item)
         else:
+            self._keep(size_of(item))
             name = next((key for key in item if key not in ("thought", "thoughtSignature")), "part")
             self._blocks.append(_Block(self._piece(OTHER, None, name), item))
             self._say(self._blocks[-1].piece, "")

@@ -84,7 +84,7 @@ class InteractionsParser(Parser):
         if isinstance(about.get("model"), str):
             self.model = about["model"]
         if isinstance(about.get("usage"), dict):
-            self.usage = usage_of(about["usage"])
+            self._used(usage_of(about["usage"]))
         if about.get("error"):
             self._failed(about["error"])
         if about.get("status") not in _OPEN:

@@ -72,7 +72,7 @@ class OpenAIParser(Parser):
         groq = payload.get("x_groq")
         for usage in (payload.get("usage"), groq.get("usage") if isinstance(groq, dict) else None):
             if isinstance(usage, dict) and usage:
-                self.usage = usage_of(usage)
+                self._used(usage_of(usage))
                 self._about["usage"] = usage
                 break
 

@@ -18,7 +18,7 @@ from refold.core.progress import TokenUsage
 from refold.formats import openai_responses
 from refold.formats.body import Body
 from refold.formats.jsonio import dumps_text
-from refold.formats.streams.base import Parser, word
+from refold.formats.streams.base import Parser, size_of, word
 from refold.formats.streams.chunks import Payload
 from refold.formats.streams.delta import OTHER, TOOL_CALL
 from refold.formats.streams.items import items_in
@@ -49,7 +49,6 @@ class ResponsesParser(Parser):
         self._by_index: dict[int, Item] = {}
         self._by_id: dict[str, Item] = {}
         self._first_item = 0
-        self._usage_before = TokenUsage()
         self._broken_off: list[dict[str, Any]] = []
         self._open = False
 
@@ -99,7 +98,7 @@ class ResponsesParser(Parser):
             self.model = response["model"]
         usage = response.get("usage")
         if isinstance(usage, dict):
-            self.usage = self._usage_before.plus(usage_of(usage))
+            self._used(usage_of(usage))
 
     def _end(self, response: dict[str, Any]) -> None:
         self._open = False
@@ -182,6 +181,7 @@ class ResponsesParser(Parser):
             item = self._item_added(index, value)
         if isinstance(value, dict):
             item.value = value
+            self._keep(size_of(value))
         item.done = True
         self._say_whole(item)
 

@@ -34,7 +34,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.fresh = True
-        self._tail = b""
+        self._tail = bytearray()
         self._event: list[bytes] = []
         self.done = False
 
@@ -44,19 +44,24 @@ class Lines:
         Raises InvalidRecord: ``bad_json``, ``bad_utf8``, ``too_large``. Does not block.
         """
         self.fresh = self.fresh and not data
-        if _data(self._tail) is None and _FIELD.match(self._tail) and (not data or _FIELD.match(data)):
-            self._tail = b""  # A line of iter_lines that says nothing.
-        *lines, self._tail = _END.split(self._tail + data)
+        if _says_nothing(self._tail) and (not data or _FIELD.match(data)):
+            self._tail.clear()  # A line of iter_lines.
+        lines: list[bytes] = []
+        if b"\n" in data or b"\r" in data:
+            *lines, data = _END.split(bytes(self._tail) + data)
+            self._tail.clear()
+        self._tail += data
         if len(self._tail) + sum(map(len, self._event)) > EVENT_BYTES_MAX:
             raise InvalidRecord(
                 "too_large",
                 f"one event of the stream is larger than {EVENT_BYTES_MAX} bytes: is it an event stream?",
             )
         made = [found for line in lines for found in self._line(line)]
-        said = _data(self._tail)
-        if said == _DONE or (said and not self._event and _object(said) is not None):
-            self._tail = b""
-            made += self._data(said)
+        if self._tail[-16:].rstrip().endswith((b"}", _DONE)):
+            said = _data(bytes(self._tail))
+            if said == _DONE or (said and not self._event and _object(said) is not None):
+                self._tail.clear()
+                made += self._data(said)
         return made
 
     def _line(self, line: bytes) -> list[dict[str, Any]]:
@@ -80,6 +85,10 @@ class Lines:
             return []  # An object over several data lines. The empty line after an event settles it.
         self._event.clear()
         return [found]
+
+
+def _says_nothing(line: bytearray) -> bool:
+    return _FIELD.match(line) is not None and not line.startswith(b"data:")
 
 
 def _data(line: bytes) -> bytes | None:
