@@ -276,6 +276,17 @@ def test_the_finished_message_enters_as_if_it_had_been_appended() -> None:
     assert fold_bytes(inbox.entries()) == encode_snapshot(inbox.session)
 
 
+def test_a_long_message_is_elided_and_the_event_at_its_seq_has_it() -> None:
+    """Readers fetch what the state left out from the journal: any event with a ``body`` shows a message."""
+    inbox = Inbox().ok(started("g"))
+    inbox.ok(finished("g", "", 0, content="x" * 40_000))
+    shown = inbox.session.recent[0]
+    assert (shown.body, shown.seq) == (None, 2)
+    entry, decoded = inbox.entries()[shown.seq - 1]
+    assert entry.seq == shown.seq
+    assert sha256(decoded.body).hexdigest() == shown.sha256  # type: ignore[union-attr]
+
+
 def test_a_finished_message_opens_its_calls() -> None:
     inbox = Inbox().ok(started("g"))
     inbox.ok(finished("g", "", 0, content=[text("look"), call("c1", operation_id="op")]))

@@ -439,6 +439,11 @@ class GenerationFinished(GenerationEvent):
         self.stopped = stopped
         self.progress: Progress | None = None
 
+    @property
+    def body(self) -> bytes:
+        """The message's payload, as of every event that puts a message into the session."""
+        return self.message.body
+
 
 class GenerationFailed(GenerationEvent):
     __slots__ = ("attempt", "code")

@@ -15,6 +15,8 @@ from refold.errors import NotFound, UsageError
 from refold.formats.context import render
 from refold.formats.parts import Part, part, text, tool_result
 from refold.formats.sources import SOURCES
+from refold.wire.codec import decode
+from refold.wire.parts import from_wire
 
 #: Fetches a blob by its reference (the dict of ``schemas/shared/blob_ref``): ``BlobStore.get``. Blocks.
 LoadBlob: TypeAlias = Callable[[Mapping[str, Any]], bytes]
@@ -70,9 +72,15 @@ def source_of(events: Sequence[Event]) -> str:
 
 
 def _event(entry: Entry | Event) -> Event:
-    if isinstance(entry, Mapping):
-        return entry
-    return {"type": entry.type, "payload": entry.payload}
+    event = entry if isinstance(entry, Mapping) else {"type": entry.type, "payload": entry.payload}
+    if event["type"] != "GenerationFinished" or event["payload"] is None:
+        return event
+    # Its message entered the session as if it had been appended.
+    body = decode(event["payload"]["message"], expect="refold.event.MessageAppended").record
+    return {
+        "type": "MessageAppended",
+        "payload": {**body, "content": [from_wire(item) for item in body["content"]]},
+    }
 
 
 def _loaded(event: Event, load: LoadBlob | None) -> Event:
