@@ -48,7 +48,7 @@ def test_the_active_path_is_exported_whole() -> None:
 
 
 def test_a_generations_message_is_in_it() -> None:
-    """It stands in the event that finished the generation, framed; also where it answers an earlier message."""
+    """It stands in the event that finished the generation, framed, and may answer an earlier message."""
     nested = encode(
         "refold.event.MessageAppended",
         {"message_id": "a2", "parent_id": "u1", "role": "assistant", "content": [to_wire(text("streamed"))]},

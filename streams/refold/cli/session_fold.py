@@ -30,6 +30,7 @@ from refold.core.slots import split_key
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.formats.jsonio import first_difference
 from refold.wire.events import decode_event
+from refold.wire.framing import ID_FRAME_BYTES
 from refold.wire.journal import JournalEntry, decode_journal
 from refold.wire.owner import json_ready
 from refold.wire.snapshot import decode_session, decode_snapshot, encode_snapshot
@@ -80,8 +81,14 @@ class Report:
 
 
 def compare(stored: bytes | None, folded: Session | None) -> str | None:
-    """``None`` when equal byte for byte, else the first difference in words (field and place, no content)."""
+    """``None`` when equal byte for byte, else the first difference in words (field and place, no content).
+
+    A record that an older version wrote, of a session nothing happened to since, is compared as this version
+    would write it.
+    """
     made = None if folded is None or not folded.exists else encode_snapshot(folded)
+    if stored is not None and made is not None and stored[:ID_FRAME_BYTES] != made[:ID_FRAME_BYTES]:
+        stored = encode_snapshot(decode_session(stored))
     if stored == made:
         return None
     if stored is None:

@@ -72,8 +72,8 @@ def source_of(events: Sequence[Event]) -> str:
 
 
 def _event(entry: Entry | Event) -> Event:
-    event = entry if isinstance(entry, Mapping) else {"type": entry.type, "payload": entry.payload}
-    if event["type"] != "GenerationFinished" or event["payload"] is None:
+    event: Event = entry if isinstance(entry, Mapping) else {"type": entry.type, "payload": entry.payload}
+    if event["type"] != "GenerationFinished":
         return event
     # Its message entered the session as if it had been appended.
     body = decode(event["payload"]["message"], expect="refold.event.MessageAppended").record
