@@ -384,3 +384,10 @@ def test_a_wrong_point_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match="REFOLD_TOOL_POINT"):
         Points(spec)
     assert len(NAMES) == len(set(NAMES))
+
+
+def test_not_done_of_a_repeat_says_nothing_about_the_first_time() -> None:
+    """Goal: an idempotent body that ran once and whose repeat is turned away gets no new key."""
+    assert judge("idempotent", NotDone("turned away"), again=True) == "repeat"
+    assert judge("external", NotDone("turned away"), again=True) == "not_done"
+    assert judge("none", NotDone("turned away"), again=True) == "not_done"

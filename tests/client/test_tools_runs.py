@@ -654,3 +654,27 @@ async def test_lookups_may_be_plain_functions(s: MemorySession) -> None:
 
     (result,) = await run(s, [raising(OSError(), lookup=lookup)], asked())
     assert (result["content"], threads) == ("looked up", ["refold-tool"])
+
+
+async def test_a_repeat_that_is_turned_away_keeps_its_key(s: MemorySession) -> None:
+    """Goal: the key changes only when the attempt is known not done. Found by `verify effects`: the answer of
+    the first request was lost, the second was turned away ("nothing happened"), a third under a new key ran
+    the operation twice. Method: those three answers, in that order."""
+    ran: list[str] = []
+
+    class AnswerLost(Exception):
+        pass
+
+    @tool(effect="idempotent", retry_on=AnswerLost)
+    async def pay(call: ToolCall) -> str:
+        ran.append(call.key)
+        if len(ran) == 1:
+            raise AnswerLost
+        if len(ran) == 2:
+            raise NotDone("turned away", retryable=True)
+        return "paid"
+
+    [result] = await run(s, [pay], asked("pay", arguments=""))
+    assert result["content"] == "paid"
+    assert len(ran) == 3
+    assert len(set(ran)) == 1

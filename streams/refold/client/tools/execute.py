@@ -59,10 +59,13 @@ async def execute(
             except Exception as error:
                 POINTS.reach("after_effect", op.operation_id, op.tool)
                 may_retry = retryable(error, retry_on) and max(tries, grant.attempt) < op.attempts_max
-                if judge(effect, error) == "repeat" and may_retry:
+                again = tries > 1 or not grant.fresh
+                if judge(effect, error, again=again) == "repeat" and may_retry:
                     await asyncio.sleep(RETRY_PAUSE_S * 2 ** (tries - 1))
                     continue
-                return await finish(conclude(grant, effect, error, started_at, may_retry=may_retry))
+                return await finish(
+                    conclude(grant, effect, error, started_at, may_retry=may_retry, again=again)
+                )
             POINTS.reach("after_effect", op.operation_id, op.tool)
             return await finish(record_done(op, grant.attempt, result, ms_since(started_at)))
     finally:
@@ -70,13 +73,19 @@ async def execute(
 
 
 async def conclude(
-    grant: Grant, effect: Effect, error: BaseException, started_at: float, *, may_retry: bool
+    grant: Grant,
+    effect: Effect,
+    error: BaseException,
+    started_at: float,
+    *,
+    may_retry: bool,
+    again: bool = False,
 ) -> CallOutcome | None:
-    """The body ended by an exception. ``None`` as in :func:`execute`."""
+    """The body ended by an exception. ``None`` as in :func:`execute`. ``again``: as in :func:`judge`."""
     op = grant.operation
     attempt = grant.attempt
     code, words = describe(error, op.timeout_s)
-    verdict = judge(effect, error)
+    verdict = judge(effect, error, again=again)
     if verdict == "done" and isinstance(error, ToolError):
         return await record_done(
             op, attempt, words, ms_since(started_at), is_error=True, error_code=error.code

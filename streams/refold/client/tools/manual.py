@@ -50,7 +50,7 @@ async def manual(op: Operation, values: Mapping[str, Any]) -> AsyncGenerator[Man
             await finish(
                 _conclude_said(grant, call, started_at)
                 if call.said
-                else conclude(grant, op.effect, error, started_at, may_retry=False)
+                else conclude(grant, op.effect, error, started_at, may_retry=False, again=not grant.fresh)
             )
             raise
         POINTS.reach("after_effect", op.operation_id, op.tool)
@@ -85,7 +85,9 @@ def _nothing_to_run(outcome: CallOutcome) -> Exception:
 async def _conclude_said(grant: Grant, call: ManualCall, started_at: float) -> None:
     op = grant.operation
     if isinstance(call.verdict, BaseException):
-        call.outcome = await conclude(grant, op.effect, call.verdict, started_at, may_retry=False)
+        call.outcome = await conclude(
+            grant, op.effect, call.verdict, started_at, may_retry=False, again=not grant.fresh
+        )
     else:
         _, result, is_error = call.verdict
         call.outcome = await record_done(op, grant.attempt, result, ms_since(started_at), is_error=is_error)

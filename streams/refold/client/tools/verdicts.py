@@ -4,7 +4,9 @@
 the body                  effect       what is known
 ========================  ===========  ================================================================
 raised ``ToolError``      any          it ran, and its answer is an error: *done*
-raised ``NotDone``        any          nothing took effect: *not done*
+raised ``NotDone``        any          nothing took effect: *not done*; but from a body that runs again under
+                                       the same key (``idempotent``) it says nothing about the first time:
+                                       *repeat*
 raised anything else, or  none         there is nothing that could have taken effect: *not done*
 ran into its time-out     idempotent   not known, but the same key may be sent again: *repeat*
                           external     not known: *ask* the lookup; without one, or if it cannot tell,
@@ -24,11 +26,12 @@ from refold.client.tools.outcomes import Effect, NotDone, OutcomeNotKnown, ToolE
 Verdict: TypeAlias = Literal["done", "not_done", "repeat", "ask"]
 
 
-def judge(effect: Effect, error: BaseException) -> Verdict:
+def judge(effect: Effect, error: BaseException, *, again: bool = False) -> Verdict:
+    """``again``: the body has been run under this key before, here or by a runner that is gone."""
     if isinstance(error, ToolError):
         return "done"
     if isinstance(error, NotDone):
-        return "not_done"
+        return "repeat" if again and effect == "idempotent" else "not_done"
     if effect == "none":
         return "not_done"
     if effect == "idempotent" and not isinstance(error, OutcomeNotKnown):
