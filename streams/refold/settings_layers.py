@@ -46,6 +46,10 @@ OTHER_VARIABLES: Final[frozenset[str]] = frozenset(
         "REFOLD_POINT",
         # The same while the process runs: a file that names the point.
         "REFOLD_POINT_FILE",
+        # Arms a named point of a tool call (client/tools/points.py); tests and `verify effects` only.
+        "REFOLD_TOOL_POINT",
+        # Where it writes that the point was reached.
+        "REFOLD_TOOL_POINT_FILE",
         # Maven repository of the embedded broker's jars (refold.broker.fetch).
         "REFOLD_MAVEN_REPO",
         # Recorded data sets the repository's tests read.
