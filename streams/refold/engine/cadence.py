@@ -14,9 +14,9 @@ IDLE_MS: Final = 10
 
 #: Not sooner than this after the last commit was confirmed: the coordinator still writes its markers. A
 #: transaction that begins meanwhile is told CONCURRENT_TRANSACTIONS for its partitions, and librdkafka sleeps
-#: 20 ms then (not configurable, whatever retry.backoff.ms says). At 1 000 events/s on two busy cores that
-#: met 22 % of the commits begun within 1.5 ms of the last one's end, 5 % of those within 3 ms, 1 % later on;
-#: a commit each 10 ms takes 7, so it costs nothing where the broker keeps up.
+#: 20 ms then (not configurable, whatever retry.backoff.ms says). At 1 000 events/s on two busy cores 23 % of
+#: the commits begun within 1.5 ms of the last one's end took longer than 20 ms, and 1 to 6 % of the later
+#: ones. A commit takes 7 of the 10 ms between two starts, so it costs nothing where the broker keeps up.
 MARKERS_MS: Final = 3
 
 #: More workers mean more transactions on the same brokers: at least this much of spacing for each.
