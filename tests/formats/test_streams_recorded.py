@@ -180,6 +180,38 @@ def test_the_shape_is_the_providers_own(recording: Recording) -> None:
         ]
 
 
+def _one_answer(recording: Recording | None) -> bool:
+    """Of a format whose answers can be fetched in whole, and only one of them in the file."""
+    starts = ("message_start", "response.created")
+    return recording is None or sum(one.get("type") in starts for one in recording.payloads) == 1
+
+
+@pytest.mark.parametrize("recording", [one for one in RECORDED if _one_answer(one.values[0])])
+def test_what_is_looked_up_has_the_same_parts(recording: Recording) -> None:
+    """The whole answer in one chunk gives the streamed deltas again, part by part: what is recorded of a
+    stream can be passed over (``skip_prefix``) when the answer is fetched instead.
+    """
+    parser, deltas = fed(recording.payloads)
+    body = parser.finish(message_id="m")
+    whole: Any = message_out(body, parser.format)
+    if parser.format == "openai-responses":
+        whole = {"object": "response", "id": "r", "status": "completed", "output": whole}
+    _, fetched = fed([whole])
+    assert by_part(fetched) == by_part(deltas)
+
+
+def by_part(deltas: list[Delta]) -> dict[tuple[str, int], Any]:
+    """What each part says; of calls and citations the value, for a whole answer has no raw text of them."""
+    made: dict[tuple[str, int], bytes] = defaultdict(bytes)
+    for delta in deltas:
+        made[delta.kind, delta.part] += delta.data
+    read = {
+        key: json.loads(data) if data[:1] == b"{" and _is_json(data.decode()) else data
+        for key, data in made.items()
+    }
+    return {key: {} if value == b"" and key[0] == "tool_call" else value for key, value in read.items()}
+
+
 def test_chunks_are_counted_as_in_the_sources() -> None:
     """Every file of the list is read, with as many chunks as it says."""
     found: dict[str, int] = defaultdict(int)

@@ -154,6 +154,9 @@ class AnthropicParser(Parser):
         if type(index) is int:
             self._by_index[index] = block
         self._say(piece, said)
+        cited = start.get("citations")
+        for citation in cited if isinstance(cited, list) else []:
+            self._announce("citation", text=dumps_text(citation))
 
     def _use_piece(self, start: dict[str, Any]) -> Piece:
         piece = self._piece(_USES[start["type"]], word(start.get("id")), word(start.get("name")))

@@ -17,6 +17,10 @@ class Place(NamedTuple):
     delta: str
 
 
+#: Texts that stand deeper in their item, under an operation and under an action.
+_DIFF: Final = Place("apply_patch_call_operation_diff", "", "diff", OTHER)
+_COMMAND: Final = Place("shell_call_command", "", "command", OTHER)
+
 #: ``response.<name>.delta`` and ``.done`` -> the place of its text.
 PLACES: Final = {
     "output_text": Place("content", "output_text", "text", TEXT),
@@ -27,6 +31,8 @@ PLACES: Final = {
     "custom_tool_call_input": Place("input", "", "input", TOOL_CALL),
     "mcp_call_arguments": Place("arguments", "", "arguments", OTHER),
     "code_interpreter_call_code": Place("code", "", "code", OTHER),
+    "apply_patch_call_operation_diff": _DIFF,
+    "shell_call_command": _COMMAND,
 }
 #: Types of content elements -> their place.
 ELEMENTS: Final = {place.kind: place for place in PLACES.values() if place.kind}
@@ -57,12 +63,27 @@ class Item:
         kind = str(self.value.get("type"))
         if kind in WHOLE and isinstance(self.value.get(WHOLE[kind].key), str):
             found.append((WHOLE[kind], 0, self.value[WHOLE[kind].key]))
+        inside = self.value.get("operation") if kind == "apply_patch_call" else self.value.get("action")
+        if isinstance(inside, dict) and kind == "apply_patch_call" and isinstance(inside.get("diff"), str):
+            found.append((_DIFF, 0, inside["diff"]))
+        if isinstance(inside, dict) and kind == "shell_call" and isinstance(inside.get("commands"), list):
+            commands = enumerate(inside["commands"])
+            found += [(_COMMAND, at, said) for at, said in commands if isinstance(said, str)]
         for holder in ("summary", "content"):
             listed = self.value.get(holder)
             for at, element in enumerate(listed if isinstance(listed, list) else []):
                 place = ELEMENTS.get(str(element.get("type"))) if isinstance(element, dict) else None
                 if place is not None and isinstance(element.get(place.key), str):
                     found.append((place, at, element[place.key]))
+        return found
+
+    def untold(self) -> list[Any]:
+        """Annotations of the value that no event of their own told, in order."""
+        content = self.value.get("content")
+        found: list[Any] = []
+        for at, element in enumerate(content if isinstance(content, list) else []):
+            listed = element.get("annotations") if isinstance(element, dict) else None
+            found += (listed if isinstance(listed, list) else [])[len(self.annotations.get(at, [])) :]
         return found
 
     def whole(self) -> dict[str, Any]:

@@ -149,7 +149,10 @@ class ResponsesParser(Parser):
             noun = str(payload.get("type")).removeprefix("response.").rpartition(".")[0]
             place = PLACES.get(noun)
             kind = next((kind for kind, of in WHOLE.items() if of == place), None)
-            kind = kind or ("reasoning" if noun.startswith("reasoning") else "message")
+            head, call, _ = noun.partition("_call")
+            kind = kind or (
+                head + call if call else "reasoning" if head.startswith("reasoning") else "message"
+            )
             value = {"type": kind, **({"role": "assistant"} if kind == "message" else {})}
             found = self._new_item(index, {**value, **({"id": name} if isinstance(name, str) else {})})
         return found
@@ -188,6 +191,8 @@ class ResponsesParser(Parser):
     def _say_whole(self, item: Item) -> None:
         for place, at, said in item.texts():
             self._say_rest(self._piece_at(item, place, at), said)
+        for annotation in item.untold():
+            self._announce("citation", text=dumps_text(annotation))
 
     def _piece_at(self, item: Item, place: Place, at: int, *, tell: bool = False) -> Piece:
         key = (place.holder, at)
@@ -240,7 +245,7 @@ class ResponsesParser(Parser):
 
 
 def _at(payload: Payload) -> int:
-    for key in ("content_index", "summary_index"):
+    for key in ("content_index", "summary_index", "command_index"):
         if type(payload.get(key)) is int and 0 <= payload[key] < 1024:
             return int(payload[key])
     return 0
