@@ -259,8 +259,10 @@ async def test_an_answer_that_is_an_error_is_done(s: MemorySession) -> None:
     assert (row.state, row.is_error, row.error_code) == ("done", True, "no_order")
 
 
-async def test_not_done_is_failed(s: MemorySession) -> None:
-    (result,) = await run(s, [raising(NotDone("card declined", code="declined"))], asked())
+@pytest.mark.parametrize("effect", ["external", "idempotent", "none"])
+async def test_not_done_is_failed(s: MemorySession, effect: Any) -> None:
+    """Goal: whatever the effect, the first try of an attempt knows what it says."""
+    (result,) = await run(s, [raising(NotDone("card declined", code="declined"), effect)], asked())
     row = s.row("m1:c1")
     assert (result["content"], row.state, row.error_code) == ("card declined", "failed", "declined")
 

@@ -161,8 +161,8 @@ async def _start(op: Operation, attempt: int, intent: Receipt | None, recorded: 
         return None
     lease = op.lease(attempt, sent_at).start()
     POINTS.reach("after_started", op.operation_id, op.tool)
-    fresh = op.effect == recorded == "external"
-    return Grant(op, attempt, idempotency_key(op.operation_id, attempt), lease, fresh)
+    key = idempotency_key(op.operation_id, attempt)
+    return Grant(op, attempt, key, lease, fresh=True, ours_alone=op.effect == recorded == "external")
 
 
 async def _give_back_when_ruled(op: Operation, attempt: int, receipt: Receipt) -> None:

@@ -50,7 +50,7 @@ async def execute(
             try:
                 result = await body(check)
             except _NotBegun:
-                if grant.fresh and tries == 1:
+                if grant.ours_alone and tries == 1:
                     await give_back(op, grant.attempt)
                 return None
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
@@ -127,7 +127,7 @@ async def cancelled(grant: Grant, effect: Effect, *, began: bool) -> None:
     op = grant.operation
     if not grant.lease.held():
         return
-    if effect == "none" or (grant.fresh and not began):
+    if effect == "none" or (grant.ours_alone and not began):
         await op.not_done(grant.attempt, "cancelled; nothing took effect")
     elif effect == "external":
         answer = await ask(op.lookup, grant.key)

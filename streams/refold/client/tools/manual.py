@@ -72,7 +72,7 @@ async def _enter(op: Operation) -> Grant:
         if got.lease.held():
             return got
         await got.lease.stop()
-        if got.fresh:
+        if got.ours_alone:
             await give_back(op, got.attempt)
 
 

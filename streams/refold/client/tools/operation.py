@@ -192,9 +192,9 @@ class Operation:
 class Grant:
     """The right to run one attempt under ``key``; its lease is being renewed until somebody stops it.
 
-    ``fresh``: nobody else can have run this attempt, so as long as its body has not begun it is known to be
-    not done. Only external calls are: one that may simply run again runs as the same attempt when it is
-    claimed.
+    ``fresh``: we have just started this attempt, so nobody has run it before. ``ours_alone``: nor can anybody
+    run it after, so as long as its body has not begun it is known to be not done. Only external calls are:
+    one that may simply run again runs as the same attempt when it is claimed.
     """
 
     operation: Operation
@@ -202,6 +202,7 @@ class Grant:
     key: str
     lease: Lease
     fresh: bool
+    ours_alone: bool = False
 
 
 def check_lease(lease_s: float, low: float, high: float) -> float:
