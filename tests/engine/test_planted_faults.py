@@ -48,6 +48,31 @@ def test_control_without_a_fault_nothing_differs(cluster: Cluster, tmp_path: Pat
     assert differences(cluster, plain(cluster, tmp_path)) == []
 
 
+def test_batches_without_offsets_is_noticed(cluster: Cluster, tmp_path: Path) -> None:
+    """Rule F: batches whose offsets are not in the transaction are folded again by the next life."""
+    traffic = Traffic(cluster)
+
+    def journalled() -> bool:
+        return scenarios.journalled(cluster) >= traffic.sent.accepted
+
+    with Worker(cluster, tmp_path, "a", **{SABOTAGE: "batches-without-offsets"}) as worker:
+        worker.wait_live(4)
+        for _ in range(2):
+            # Batches are written from the second time on: by then the begins are there.
+            traffic.send(200)
+            wait_for("every event to be journalled", journalled, every=0.2)
+        assert worker.stop() == 0
+        worker.start()
+        worker.wait_live(4)
+        traffic.send(50)
+        wait_for("every event to be journalled", journalled, every=0.2)
+        word = "the generation record is not the fold of its batches"
+        wait_for(
+            "the difference", lambda: any(word in d for d in differences(cluster, traffic.sent)), every=0.5
+        )
+        worker.stop()
+
+
 def test_skip_dedup_is_noticed(cluster: Cluster, tmp_path: Path) -> None:
     """Rule U: an event sent twice is in the journal twice."""
     found = differences(cluster, plain(cluster, tmp_path, **{SABOTAGE: "skip-dedup"}))

@@ -1,4 +1,4 @@
-"""The admin client's two calls that a takeover makes."""
+"""The admin client's two calls that a takeover makes, and rule G10."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 
 from .broker import Broker
+from .group import slot_of
 from .kafka import raised
 from .kernel import Kernel
 from .producer import Trouble
@@ -59,10 +60,11 @@ class Admin:
             return {name: Answer(failure=raised(KafkaError._TIMED_OUT, "no answer", retriable=True))}
         found = []
         for tp in request.topic_partitions:
-            if require_stable and group.unstable(tp.partition):
+            place = slot_of(tp.topic, tp.partition)
+            if require_stable and group.unstable(place):
                 why = raised(KafkaError.UNSTABLE_OFFSET_COMMIT, "a transaction is pending", retriable=True)
                 return {name: Answer(failure=why)}
-            known = group.offsets.get(tp.partition)
+            known = group.offsets.get(place)
             offset, metadata = (-1001, "") if known is None else (known.offset, known.metadata)
             found.append(TopicPartition(tp.topic, tp.partition, offset, metadata))
         self._kernel.pause()

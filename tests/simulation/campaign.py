@@ -26,6 +26,7 @@ SOMETIMES: Final = (
     "store_write_failed",
     "restore_again",
     "partitions_lost_fenced",
+    "refold_batches_wait_seconds",
     "exit FencedError",
     "exit graceful",
     *(f"kill at {name}" for name in COMMIT + RESTORE + REBALANCE),
@@ -42,6 +43,8 @@ COMPARED_MIN: Final = {
     "rejected": 10,
     "forwards": 3,
     "rulings": 10,
+    "generation = fold(batches)": 10,
+    "markers": 5,
 }
 
 

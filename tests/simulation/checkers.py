@@ -21,6 +21,7 @@ from refold.wire.snapshot import encode_snapshot
 
 from . import disk
 from .broker import Broker
+from .group import Slot, slot_of
 from .oracle import Expected, Place, Ruled
 from .transactions import Decision
 
@@ -135,28 +136,40 @@ class OnceChecker:
     def __init__(self, report: Report, topics: TopicNames) -> None:
         self._report = report
         self._topics = topics
-        self.decided: dict[int, int] = {}
+        self.decided: dict[Slot, int] = {}
         self.rejected: Counter[Place] = Counter()
         self.forwarded: Counter[Place] = Counter()
+        #: The same for records of batches.
+        self.batches_rejected: Counter[Place] = Counter()
+        self.batches_forwarded: Counter[Place] = Counter()
 
     def on_decided(self, decision: Decision) -> None:
         report = self._report
         for topic, partition, entry in decision.records:
             if topic == self._topics.journal:
                 found = decode_journal(entry.value)
-                self._covered(decision, (found.partition, found.offset), "journal")
-            elif topic in (self._topics.rejected, self._topics.inbox):
+                self._covered(decision, (found.partition, found.offset), "journal", found.partition)
+            elif topic in (self._topics.rejected, self._topics.inbox) or (
+                topic == self._topics.batches and entry.headers
+            ):
                 origin = dict(entry.headers or ()).get("refold-origin", b"").decode()
                 source, number, offset = origin.rsplit("/", 2)
                 place = (int(number), int(offset))
-                if source != self._topics.inbox:
+                if source not in (self._topics.inbox, self._topics.batches):
                     report.fail("once", f"{topic}/{partition}/{entry.offset} has origin {origin}")
-                self._covered(decision, place, topic)
-                seen = self.rejected if topic == self._topics.rejected else self.forwarded
+                self._covered(decision, place, topic, slot_of(source, place[0]))
+                if source == self._topics.inbox:
+                    seen = self.rejected if topic == self._topics.rejected else self.forwarded
+                else:
+                    refused = topic == self._topics.rejected
+                    seen = self.batches_rejected if refused else self.batches_forwarded
                 seen[place] += 1
                 if seen[place] > 1:
                     report.fail("once", f"record {place} is on {topic} twice")
-            elif topic in (self._topics.state, self._topics.history) and partition not in decision.offsets:
+            elif (
+                topic in (self._topics.state, self._topics.history, self._topics.batches)
+                and partition not in decision.offsets
+            ):
                 report.fail(
                     "rule F", f"{decision.txid} #{decision.number} writes for {partition} without its offset"
                 )
@@ -169,18 +182,18 @@ class OnceChecker:
             self.decided[partition] = sent
         report.compared["transactions"] += 1
 
-    def _covered(self, decision: Decision, place: Place, topic: str) -> None:
+    def _covered(self, decision: Decision, place: Place, topic: str, slot: Slot) -> None:
         partition, offset = place
-        sent = decision.offsets.get(partition)
+        sent = decision.offsets.get(slot)
         if sent is None:
             self._report.fail(
                 "rule F", f"{decision.txid} #{decision.number} writes {topic} for {partition} without offset"
             )
-        elif not self.decided.get(partition, 0) <= offset < sent[0]:
+        elif not self.decided.get(slot, 0) <= offset < sent[0]:
             self._report.fail(
                 "once",
                 f"{decision.txid} #{decision.number}: {topic} of record {place}, but it commits"
-                f" {self.decided.get(partition, 0)} to {sent[0]}",
+                f" {self.decided.get(slot, 0)} to {sent[0]}",
             )
 
 
@@ -207,6 +220,11 @@ class StoreChecker:
         if mark.inbox_next > decided:
             self._report.fail(
                 "store", f"{path} says {mark.inbox_next}, but only {decided} is committed: ahead of the log"
+            )
+        batches = self._once.decided.get((self._topics.batches, partition), 0)
+        if mark.batches_next > batches:
+            self._report.fail(
+                "store", f"{path} says {mark.batches_next} of batches, only {batches} is committed"
             )
         if mark.state_next > self._broker.log(self._topics.state, partition).end:
             self._report.fail("store", f"{path} is ahead of the state topic")

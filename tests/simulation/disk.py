@@ -37,6 +37,12 @@ class Batch:
     def delete_block(self, full_key: bytes) -> None:
         self.changes.append((rows.BLOCK + full_key, None))
 
+    def put_generation(self, key: bytes, record: bytes) -> None:
+        self.changes.append((rows.GENERATION + key, record))
+
+    def delete_generation(self, key: bytes) -> None:
+        self.changes.append((rows.GENERATION + key, None))
+
     def frontier(self, frontier: rows.Frontier) -> None:
         self.mark = frontier
         self.changes.append((rows.FRONTIER_KEY, frontier.encode()))
@@ -144,6 +150,9 @@ class Store:
 
     def block(self, key: bytes, block: int) -> bytes | None:
         return self._database.live.get(rows.BLOCK + block_key(key, block))
+
+    def generation(self, key: bytes) -> bytes | None:
+        return self._database.live.get(rows.GENERATION + key)
 
     def frontier(self) -> rows.Frontier | None:
         found = self._database.live.get(rows.FRONTIER_KEY)

@@ -20,6 +20,13 @@ from .kernel import Kernel
 
 SCAN_US: Final = 50_000
 
+#: Which offset: of a partition of the topic the members subscribe to, or of another topic's.
+Slot = int | tuple[str, int]
+
+
+def slot_of(topic: str, partition: int) -> Slot:
+    return (topic, partition) if topic.endswith(".batches") else partition
+
 
 @dataclass(slots=True)
 class Member:
@@ -56,13 +63,13 @@ class Group:
         self.preparing = False
         #: Set by a fault: the next target assignment is drawn at random instead of being sticky.
         self.shuffle_next = False
-        self.offsets: dict[int, Offset] = {}
-        self._pending: dict[int, dict[int, Offset]] = {}
+        self.offsets: dict[Slot, Offset] = {}
+        self._pending: dict[int, dict[Slot, Offset]] = {}
         self._appended = 0
         self._ids = 0
         self.rebalances = 0
         self.fenced_commits = 0
-        self.on_committed: Callable[[int, int], None] = lambda partition, offset: None
+        self.on_committed: Callable[[Slot, int], None] = lambda partition, offset: None
         kernel.after(SCAN_US, self._scan)
 
     # --- membership ----------------------------------------------------------------------------------
@@ -186,7 +193,7 @@ class Group:
 
     # --- offsets -------------------------------------------------------------------------------------
 
-    def txn_commit(self, pid: int, offsets: Sequence[tuple[int, int, str]], who: Membership) -> None:
+    def txn_commit(self, pid: int, offsets: Sequence[tuple[Slot, int, str]], who: Membership) -> None:
         """TxnOffsetCommit. Raises what fences."""
         if not offsets:
             return
@@ -207,7 +214,7 @@ class Group:
             self._appended += 1
             pending[partition] = Offset(offset, metadata, self._appended)
 
-    def pending(self, pid: int) -> dict[int, tuple[int, str]]:
+    def pending(self, pid: int) -> dict[Slot, tuple[int, str]]:
         return {p: (o.offset, o.metadata) for p, o in self._pending.get(pid, {}).items()}
 
     def settle(self, pid: int, commit: bool) -> None:
@@ -218,5 +225,5 @@ class Group:
                 self.offsets[partition] = offset
                 self.on_committed(partition, offset.offset)
 
-    def unstable(self, partition: int) -> bool:
+    def unstable(self, partition: Slot) -> bool:
         return any(partition in pending for pending in self._pending.values())

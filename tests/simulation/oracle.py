@@ -6,12 +6,14 @@ events the worker makes itself (``refold.engine.made``): partition by partition,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from refold.core.decide import decide
+from refold.core.events import GenerationFinished
 from refold.core.evolve import evolve
+from refold.core.progress import Progress
 from refold.core.rulings import Accepted, Duplicate, Parked, Rejected
 from refold.core.session import Session, initial
 from refold.core.slots import SlotMap, split_key
@@ -50,12 +52,16 @@ class Expected:
         return {key: encode_snapshot(s) for key, s in self.sessions.items() if s.seq}
 
 
-def fold_inbox(records: Iterable[Record], partitions: int) -> Expected:
+#: (partition, session key, generation id, attempt) -> what batches say of it.
+ProgressOf = Callable[[int, bytes, str, int], Progress | None]
+
+
+def fold_inbox(records: Iterable[Record], partitions: int, progress_of: ProgressOf | None = None) -> Expected:
     """``records``: every visible inbox record, forwards included, by partition and offset."""
     expected = Expected()
     slots = SlotMap(partitions)
     for record in records:
-        _take(expected, slots, record)
+        _take(expected, slots, record, progress_of or (lambda *_: None))
     return expected
 
 
@@ -65,7 +71,7 @@ def inbox_records(broker: Broker, topic: str) -> Iterable[Record]:
             yield Record(number, entry.offset, entry.time_ms, entry.key, entry.value, entry.headers or None)
 
 
-def _take(expected: Expected, slots: SlotMap, record: Record) -> None:
+def _take(expected: Expected, slots: SlotMap, record: Record, progress_of: ProgressOf) -> None:
     place = (record.partition, record.offset)
     try:
         tenant, name = split_key(record.key)
@@ -81,6 +87,8 @@ def _take(expected: Expected, slots: SlotMap, record: Record) -> None:
             if (env.tenant, env.session) != (tenant, name):
                 raise InvalidRecord("key_mismatch", "another session's envelope")
             event = decode_event(env)
+        if isinstance(event, GenerationFinished):
+            event.progress = progress_of(record.partition, key, event.generation_id, event.attempt)
         time_ms = max(session.time_ms, _append_ms(record))
         ruling = decide(session, env, event, time_ms)
     except InvalidRecord as bad:

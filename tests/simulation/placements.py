@@ -62,6 +62,8 @@ class Outcome:
     struck: tuple[Placement, ...]
     #: Journal entries per committed transaction, in order.
     batches: tuple[int, ...]
+    #: Generation records as they are at the end.
+    generations: dict[bytes, bytes]
 
 
 def make_inbox(seed: int, events: int, *, partitions: int, sessions: int) -> list[Sent]:
@@ -72,9 +74,16 @@ def make_inbox(seed: int, events: int, *, partitions: int, sessions: int) -> lis
 
 
 def feed(
-    inbox: Sequence[Sent], placements: Sequence[Placement], *, seed: int, workers: int, partitions: int
+    inbox: Sequence[Sent],
+    placements: Sequence[Placement],
+    *,
+    seed: int,
+    workers: int,
+    partitions: int,
+    batches: Sequence[Sent] = (),
 ) -> Outcome:
-    """Run ``inbox`` through workers that die as told; returns when all is ruled, compared with the oracle."""
+    """Run ``inbox`` and ``batches`` through workers that die as told; returns when all is ruled, compared
+    with the oracle."""
     script = Script(placements)
     parameters = Parameters(
         seed=seed,
@@ -84,13 +93,13 @@ def feed(
         events=0,
         restart_us=(20_000, 200_000) if workers == 1 else (20_000, 2_500_000),
     )
-    world = World(parameters, scenario=script.scenario(), inbox=inbox)
-    batches: list[int] = []
+    world = World(parameters, scenario=script.scenario(), inbox=inbox, batches=batches)
+    sizes: list[int] = []
     checkers = world.broker.transactions.on_decided
 
     def count(decision: Decision) -> None:
         checkers(decision)
-        batches.append(sum(topic == world.topics.journal for topic, _, _ in decision.records))
+        sizes.append(sum(topic == world.topics.journal for topic, _, _ in decision.records))
 
     world.broker.transactions.on_decided = count
     result = world.run()
@@ -110,4 +119,11 @@ def feed(
         for entry in broker.log(topics.rejected, number).committed():
             headers = dict(entry.headers or ())
             rejected.append((headers["refold-origin"], headers["refold-code"]))
-    return Outcome(result, journal, states, tuple(rejected), tuple(script.struck), tuple(batches))
+    records: dict[bytes, bytes] = {}
+    for number in range(partitions):
+        for entry in broker.log(topics.generations, number).committed():
+            if entry.value is None:
+                records.pop(entry.key or b"", None)
+            else:
+                records[entry.key or b""] = entry.value
+    return Outcome(result, journal, states, tuple(rejected), tuple(script.struck), tuple(sizes), records)

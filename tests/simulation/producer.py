@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from .broker import Broker
+from .group import slot_of
 from .kafka import Membership, Message, error, raised
 from .kernel import Kernel
 
@@ -129,7 +130,7 @@ class Producer:
         try:
             if offsets:
                 self._txns.open(self._txid, self._pid, self._epoch).with_offsets = True
-            rows = [(tp.partition, tp.offset, tp.metadata or "") for tp in offsets]
+            rows = [(slot_of(tp.topic, tp.partition), tp.offset, tp.metadata or "") for tp in offsets]
             self._broker.group.txn_commit(self._pid, rows, Membership.decode(metadata))
         except KafkaException as why:
             raise (self._fatal(why) if why.args[0].fatal() else self._abortable(why)) from None

@@ -11,7 +11,20 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from refold.engine import assignment, commit, engine, ownership, poll, restore, seal, takeover
+from refold.engine import (
+    assignment,
+    batchfold,
+    batchsource,
+    changelogs,
+    commit,
+    engine,
+    ownership,
+    plan,
+    poll,
+    restore,
+    seal,
+    takeover,
+)
 
 from . import disk
 from .broker import Broker
@@ -61,7 +74,12 @@ def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple
         (assignment, "time", clock),
         (assignment, "threading", Threading(kernel)),
         (commit, "time", clock),
-        (commit, "Batch", disk.Batch),
+        (batchfold, "time", clock),
+        (batchfold, "asyncio", Asyncio(kernel)),
+        (batchsource, "threading", Threading(kernel)),
+        (changelogs, "clients", clients),
+        (changelogs, "Batch", disk.Batch),
+        (plan, "Batch", disk.Batch),
         (engine, "time", clock),
         (engine, "asyncio", Asyncio(kernel)),
         (engine, "ThreadPoolExecutor", pool),
@@ -71,7 +89,6 @@ def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple
         (poll, "threading", Threading(kernel)),
         (poll, "time", clock),
         (restore, "time", clock),
-        (restore, "clients", clients),
         (restore, "Store", disk.Store),
         (restore, "Batch", disk.Batch),
         (restore, "set_aside", disk.set_aside),

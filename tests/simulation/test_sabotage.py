@@ -29,6 +29,7 @@ EXPECTED: dict[str, tuple[FaultPlan, tuple[str, ...], tuple[str, ...]]] = {
     "fold-misrouted": (DEATHS, ("fold: ",), ("fold: ", "oracle: ")),
     "restore-to-eof": (ZOMBIES, ("restore: ",), ("fold: ", "oracle: ")),
     "timer-without-offsets": (DEATHS, ("rule F: ",), ("fold: ", "once: ")),
+    "batches-without-offsets": (DEATHS, ("rule F: ",), ("oracle: ", "once: ", "generations: ")),
     "revoke-without-barrier": (
         ZOMBIES,
         ("offsets: ", "fold: ", "restore: ", "once: ", "exit: ", "store: "),

@@ -15,6 +15,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from .group import Slot
 from .kafka import raised
 from .kernel import Kernel
 from .log import PartitionLog, Stored
@@ -55,7 +56,7 @@ class Decision:
     txid: str
     number: int
     records: tuple[tuple[str, int, Stored], ...]
-    offsets: dict[int, tuple[int, str]]
+    offsets: dict[Slot, tuple[int, str]]
 
 
 class Transactions:
@@ -63,7 +64,7 @@ class Transactions:
         self,
         kernel: Kernel,
         log_of: Callable[[str, int], PartitionLog],
-        pending: Callable[[int], dict[int, tuple[int, str]]],
+        pending: Callable[[int], dict[Slot, tuple[int, str]]],
         settle_offsets: Callable[[int, bool], None],
     ) -> None:
         self._kernel = kernel

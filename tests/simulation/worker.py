@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from refold.core.slots import SlotMap
+from refold.engine.batchsource import BatchSource
 from refold.engine.chunks import Chunk
 from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
@@ -21,6 +22,7 @@ from refold.engine.step import Limits
 from refold.engine.takeover import Cluster
 
 from .admin import Admin
+from .assigned import AssignedConsumer
 from .broker import DELETE_RETENTION_MS
 from .consumer import GroupConsumer
 from .disk import Database, Directory, Disk
@@ -103,7 +105,7 @@ class Metrics:
         self._happened[f"{name}{{{shown}}}" if shown else name] += int(amount)
 
     def observe(self, name: str, value: float, **labels: str) -> None:
-        return None
+        self._happened[name] += 1
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         return None
@@ -185,7 +187,7 @@ class Worker:
         )
         await loop.run_in_executor(None, producer.init_transactions)
         cluster = Cluster(config, Admin(kernel, world.broker, world.trouble), log=log)
-        facts = TopicFacts("state-1", "history-1", DELETE_RETENTION_MS)
+        facts = TopicFacts("state-1", "history-1", "generations-1", DELETE_RETENTION_MS)
         restorer = Restorer(
             config,
             cluster,
@@ -195,13 +197,14 @@ class Worker:
             log=log,
             now_ms=lambda: kernel.now_ms,
         )
-        limits = Limits(RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_BYTES_MAX)
+        limits = Limits(*[RECORD_BYTES_MAX] * 6)
         slots = SlotMap(world.broker.partitions)
         engine = Engine(
             config,
             slots=slots,
             limits=limits,
             restorer=restorer,
+            batches_end=cluster.batches_end,
             points=points,  # type: ignore[arg-type]
             metrics=Metrics(world),
             log=log,
@@ -216,6 +219,18 @@ class Worker:
             fetch_records_max=world.fetch_records_max,
         )
         poller = Poller(consumer, config.topics.inbox, engine, bootstrap="sim", log=log)
+        batches = BatchSource(
+            AssignedConsumer(  # type: ignore[arg-type]
+                kernel,
+                world.broker,
+                topic=config.topics.batches,
+                fetch_records_max=world.fetch_records_max,
+            ),
+            config.topics.batches,
+            engine,
+            bootstrap="sim",
+            log=log,
+        )
         transactor = Transactor(
             producer,
             config.topics,
@@ -228,8 +243,8 @@ class Worker:
             now_ms=lambda: kernel.now_ms,
         )
         self.engine, self.consumer = engine, consumer
-        agent = loop.create_task(self._agent(engine))
-        engine.start(poller, transactor)
+        agents = self._agents(engine)
+        engine.start(poller, batches, transactor)
         told = loop.create_task(self._stop.wait())
         failure: asyncio.Future[Any] = engine.failure
         await asyncio.wait([failure, told], return_when=asyncio.FIRST_COMPLETED)
@@ -238,33 +253,49 @@ class Worker:
             await asyncio.wait([failure, ending], return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
                 ending.result()
-                agent.cancel()
+                for agent in agents:
+                    agent.cancel()
                 return
         raise engine.failure.result()
 
-    async def _agent(self, engine: Engine) -> None:
-        """What Faust is to the engine: one queue, one consumer, chunk after chunk."""
-        queue: deque[Chunk] = deque()
-        arrived = asyncio.Event()
+    def _agents(self, engine: Engine) -> list[asyncio.Task[None]]:
+        """What Faust is to the engine: per topic one queue and one consumer, chunk after chunk."""
+        topics = engine.config.topics
+        queues: dict[str, deque[Chunk]] = {topics.inbox: deque(), topics.batches: deque()}
+        arrived = {topic: asyncio.Event() for topic in queues}
 
         def put(chunks: list[Chunk]) -> None:
             for chunk in chunks:
+                flow = (engine.poller if chunk.topic == topics.inbox else engine.batches).flow
                 copies = self._world.copies_of_chunk()
                 if copies == 0:
-                    engine.poller.flow.done(chunk)
+                    flow.done(chunk)
                 for copy in range(copies):
                     if copy:
-                        engine.poller.flow.add(chunk.bytes, len(chunk))
-                    queue.append(chunk)
-            arrived.set()
+                        flow.add(chunk.bytes, len(chunk))
+                    queues[chunk.topic].append(chunk)
+                arrived[chunk.topic].set()
 
         engine.on_chunks = put
+        loop = asyncio.get_running_loop()
+        return [
+            loop.create_task(self._agent(engine, queues[topic], arrived[topic], fold))
+            for topic, fold in ((topics.inbox, engine.fold), (topics.batches, engine.fold_batches))
+        ]
+
+    @staticmethod
+    async def _agent(
+        engine: Engine,
+        queue: deque[Chunk],
+        arrived: asyncio.Event,
+        fold: Callable[[Chunk], Coroutine[Any, Any, None]],
+    ) -> None:
         try:
             while True:
                 while not queue:
                     arrived.clear()
                     await arrived.wait()
-                await engine.fold(queue.popleft())
+                await fold(queue.popleft())
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -14,6 +14,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from refold.core.progress import Progress
 from refold.engine.lifecycle import State
 from refold.engine.points import COMMIT, REBALANCE, RESTORE
 from refold.engine.rulings import RulingBook
@@ -26,10 +27,11 @@ from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_en
 from .consumer import FETCH_RECORDS_MAX
 from .disk import Disk
 from .faults import FaultPlan
+from .generations import GenerationChecker, GenerationWorkload, progress_for
 from .kernel import Kernel, Process
 from .oracle import Ruled, fold_inbox, inbox_records
 from .producer import Trouble
-from .seeds import Seeds
+from .seeds import Seeds, child
 from .worker import PREFIX, SESSION_TIMEOUT_MS, Worker
 from .workload import Sent, Workload
 
@@ -158,12 +160,14 @@ class World:
         *,
         scenario: Scenario | None = None,
         inbox: Sequence[Sent] | None = None,
+        batches: Sequence[Sent] = (),
         keep_trace: bool = False,
     ) -> None:
-        """``scenario`` decides at points instead of the plan, to the end of the run. ``inbox``: what is there
-        from the beginning, instead of a workload."""
+        """``scenario`` decides at points instead of the plan, to the end of the run. ``inbox`` and
+        ``batches``: what is there from the beginning, instead of a workload."""
         self.parameters = parameters
         self._inbox = inbox
+        self._batches = batches
         self.seeds = Seeds.derive(parameters.seed)
         self.fetch_records_max = self.seeds.schedule.choice(FETCH_RECORDS_MAX)
         self.plan = faults.swarm(self.seeds.swarm) if parameters.plan_name == "swarm" else parameters.plan
@@ -188,6 +192,9 @@ class World:
             self.topics.state,
             self.topics.history,
             self.topics.rejected,
+            self.topics.batches,
+            self.topics.generations,
+            self.topics.review,
         )
         self.broker = Broker(
             self.kernel, names, parameters.partitions, self.topics.group, self.seeds.schedule
@@ -196,6 +203,7 @@ class World:
         self.report = Report(outcomes_only=parameters.outcomes_only)
         self.fold = FoldChecker(self.report, self.topics)
         self.once = OnceChecker(self.report, self.topics)
+        self.generations = GenerationChecker(self.report, self.topics, self.broker)
         self.store = StoreChecker(self.report, self.topics, self.broker, self.fold, self.once)
         self.broker.transactions.on_decided = self._decided
         #: Faults that struck, and things that happened (log events, metrics, situations worth reaching).
@@ -203,6 +211,8 @@ class World:
         self.happened: Counter[str] = Counter()
         self.workload = Workload(self.seeds.workload, parameters.partitions, parameters.sessions)
         self.sent = 0
+        self._chance = child(parameters.seed, "generations")
+        self._generations = GenerationWorkload(self._chance, self.broker, self.topics)
         self.scenario = scenario
         self.workers = [self._worker(number) for number in range(parameters.workers)]
         self._hung: list[tuple[int, str, int, int]] = []
@@ -238,6 +248,12 @@ class World:
                 self.broker.append(
                     self.topics.inbox, record.partition, record.key, record.value, record.headers
                 )
+            for record in self._batches:
+                self.broker.append(
+                    self.topics.batches, record.partition, record.key, record.value, record.headers
+                )
+        else:
+            self.kernel.after(0, self._send_generations)
         self.kernel.after(0, self._send)
         self.kernel.after(FAULT_US, self._timed_faults)
         while self.kernel.steps < self.parameters.ticks and self._step():
@@ -299,10 +315,25 @@ class World:
                 return False
             if self.broker.log(self.topics.inbox, partition).read(known.offset, 1)[0]:
                 return False
+            if self.sabotage == "batches-without-offsets":
+                # How far they are folded shows nowhere then: their end is taken as it comes.
+                continue
+            place = (self.topics.batches, partition)
+            folded = self.broker.group.offsets.get(place)
+            if folded is None or folded.offset != self.once.decided.get(place):
+                return False
+            if self.broker.log(*place).read(folded.offset, 1)[0]:
+                return False
         return True
 
     def _compare(self) -> None:
-        expected = fold_inbox(inbox_records(self.broker, self.topics.inbox), self.parameters.partitions)
+        def progress_of(partition: int, key: bytes, generation: str, attempt: int) -> Progress | None:
+            return progress_for(self.broker.log(self.topics.batches, partition), key, generation, attempt)
+
+        expected = fold_inbox(
+            inbox_records(self.broker, self.topics.inbox), self.parameters.partitions, progress_of
+        )
+        self.generations.compare_end(self.once.batches_rejected, self.once.batches_forwarded)
         compare_end(self.report, self.broker, self.topics, expected, self.fold, self.once)
         for worker in self.workers:
             engine = worker.engine
@@ -340,6 +371,7 @@ class World:
 
     def _decided(self, decision) -> None:  # type: ignore[no-untyped-def]
         self.fold.on_decided(decision)
+        self.generations.on_decided(decision)
         self.once.on_decided(decision)
 
     def partition_live(self, worker: Worker, partition: int, offset: int) -> None:
@@ -348,6 +380,7 @@ class World:
             self.happened["zombie went live"] += 1
             return
         self.store.on_live(worker.instance, partition, offset, worker.database(partition))
+        self.generations.on_live(worker.instance, partition, worker.database(partition))
 
     def exited(self, worker: Worker, process: Process, error: BaseException | None) -> None:
         """On the worker's main thread: it has come to its end by itself."""
@@ -489,7 +522,7 @@ class World:
             group.remove(sorted(group.members)[chance.randrange(len(group.members))], "evicted")
         partition = chance.randrange(self.parameters.partitions)
         if self.strikes("compaction_per_s", part):
-            for topic in (self.topics.state, self.topics.history):
+            for topic in (self.topics.state, self.topics.history, self.topics.generations):
                 end = self.broker.log(topic, partition).end
                 gone = self.broker.compact(topic, partition, chance.randrange(end + 1))
                 kernel.trace("broker", f"compacted {topic}/{partition}: {gone} gone")
@@ -497,7 +530,10 @@ class World:
             pid = self.broker.hang(self.topics.journal, partition, b"another writer")
             self.broker.end_hung(self.topics.journal, partition, pid)
         if self.strikes("hung_per_s", part):
-            topic = chance.choice((self.topics.state, self.topics.history, self.topics.journal))
+            topics = self.topics
+            topic = chance.choice(
+                (topics.state, topics.history, topics.journal, topics.generations, topics.batches)
+            )
             pid = self.broker.hang(topic, partition, b"hung")
             kernel.trace("broker", f"hung transaction on {topic}/{partition}")
             self._hung.append((kernel.now_us + chance.randrange(*HUNG_US), topic, partition, pid))
@@ -516,6 +552,12 @@ class World:
         for _ in range(min(1 + chance.randrange(8), self.parameters.events - self.sent)):
             self._send_one()
         self.kernel.after(chance.randrange(2 * self.parameters.pause_us), self._send)
+
+    def _send_generations(self) -> None:
+        if not self._faults_on or self.sent >= self.parameters.events:
+            return
+        self._generations.step()
+        self.kernel.after(self._chance.randrange(2 * self.parameters.pause_us), self._send_generations)
 
     def _send_one(self) -> None:
         record = self.workload.next()

@@ -166,18 +166,11 @@ class Store:
 
     def keys(self) -> list[bytes]:
         """Record keys of all sessions, ascending: everything in memory, so for tests and checks only."""
-        return self._keys(rows.STATE)
-
-    def generation_keys(self) -> list[bytes]:
-        """As :meth:`keys`, for generation rows."""
-        return self._keys(rows.GENERATION)
-
-    def _keys(self, kind: bytes) -> list[bytes]:
         cursor = self._db.iter()
-        cursor.seek(kind)
+        cursor.seek(rows.STATE)
         found = []
-        while cursor.valid() and (key := bytes(cursor.key())).startswith(kind):
-            found.append(key[len(kind) :])
+        while cursor.valid() and (key := bytes(cursor.key())).startswith(rows.STATE):
+            found.append(key[len(rows.STATE) :])
             cursor.next()
         return found
 
