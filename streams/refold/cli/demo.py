@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,6 +25,13 @@ REPORT: Final = Path(".refold/demo-report.json")
 IN_FLIGHT_MIN: Final = 5
 #: Below this length the promise of five kills is not made: they are 11 s apart.
 FULL_RUN_S: Final = 60.0
+
+
+class OpeningChoice(StrEnum):
+    WITH = "with"
+    ONLY = "only"
+    SKIP = "skip"
+
 
 app = typer.Typer(add_completion=False)
 
@@ -44,6 +52,10 @@ def demo(
     take_down: Annotated[
         bool, typer.Option("--down", help="Stop the stack an earlier demo left up.")
     ] = False,
+    opening: Annotated[
+        OpeningChoice,
+        typer.Option(help="The readable part before the conversations: with them, alone, or not at all."),
+    ] = OpeningChoice.WITH,
     leave_up: Annotated[
         bool, typer.Option("--up/--no-up", help="Leave the stack running when the demo is over.")
     ] = True,
@@ -61,7 +73,13 @@ def demo(
         out.say("stopped" if stopped else f"nothing of a demo runs (looked in {directory})")
         out.result({"stopped": stopped})
         return
-    _play(out, directory, report, bootstrap, sessions, seconds, workers, leave_up=leave_up)
+    if opening is OpeningChoice.ONLY:
+        _opening_only(out, directory, bootstrap, workers)
+        return
+    _play(
+        out, directory, report, bootstrap, sessions, seconds, workers,
+        opening=opening is OpeningChoice.WITH, leave_up=leave_up,
+    )  # fmt: skip
 
 
 def _play(
@@ -73,15 +91,19 @@ def _play(
     seconds: float,
     workers: int,
     *,
+    opening: bool,
     leave_up: bool,
 ) -> None:
-    from refold.demo.run import commands_to_try, run_demo
+    from refold.demo.run import commands_to_try, run_demo, show_opening
     from refold.demo.stack import Stack
 
     stack = Stack.up(directory, settings_for(), bootstrap, workers, out.note)
     try:
         out.note(f"broker at {stack.settings.kafka.bootstrap}, registry at {stack.registry_url}")
-        result = asyncio.run(run_demo(stack, sessions=sessions, seconds=seconds, say=out.note))
+        seen = asyncio.run(show_opening(stack, out.note)) if opening else None
+        if seen is not None:
+            out.note("")
+        result = asyncio.run(run_demo(stack, sessions=sessions, seconds=seconds, say=out.note, opening=seen))
         result.write(report)
     except BaseException:
         stack.stop()
@@ -99,7 +121,24 @@ def _play(
     else:
         stack.stop()
     out.result(result.as_json())
-    if not (result.verdict.clean and enough):
+    if not (result.clean and enough):
+        raise typer.Exit(EXIT_DIFFERENCE)
+
+
+def _opening_only(out: Output, directory: Path, bootstrap: str | None, workers: int) -> None:
+    """The opening on a stack of its own, which is stopped at its end."""
+    from refold.demo.run import show_opening
+    from refold.demo.stack import Stack
+
+    stack = Stack.up(directory, settings_for(), bootstrap, workers, out.note)
+    try:
+        seen = asyncio.run(show_opening(stack, out.note))
+    finally:
+        stack.stop()
+    for line in seen.wrong:
+        out.say(f"not so: {line}")
+    out.result(seen.as_json())
+    if seen.wrong:
         raise typer.Exit(EXIT_DIFFERENCE)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from refold.demo.controlled import ControlResult
 from refold.demo.judge import Verdict
+from refold.demo.opening import Opening
 from refold.ops.fleet import Death
 from refold.ops.verify.chaos import percentiles
 
@@ -33,6 +34,11 @@ class Report:
     bootstrap: str
     prefix: str
     workers: int
+    opening: Opening | None = None
+
+    @property
+    def clean(self) -> bool:
+        return self.verdict.clean and (self.opening is None or not self.opening.wrong)
 
     @property
     def in_flight(self) -> int:
@@ -88,6 +94,7 @@ class Report:
             "model": self.model,
             "bootstrap": self.bootstrap,
             "prefix": self.prefix,
+            "opening": None if self.opening is None else self.opening.as_json(),
         }
 
     def write(self, path: Path) -> None:
@@ -140,6 +147,8 @@ class Report:
         )
         for line in v.differences[:20]:
             out.say(f"  {line}")
+        for line in () if self.opening is None else self.opening.wrong:
+            out.say(f"  opening: not so: {line}")
 
 
 def _seconds(values: Sequence[float]) -> str:

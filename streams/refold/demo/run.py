@@ -15,6 +15,7 @@ from refold.demo.dataset import Conversation, load
 from refold.demo.judge import judge
 from refold.demo.kills import kill_workers
 from refold.demo.model import EndpointModel, LocalModel, Model, SpokenWords
+from refold.demo.opening import Opening, run_opening
 from refold.demo.player import Played, Player, paced
 from refold.demo.reference import MemorySession
 from refold.demo.report import Report
@@ -43,18 +44,20 @@ def model_from_environment() -> Model:
     return EndpointModel(url, name, os.environ.get("REFOLD_DEMO_MODEL_KEY"))
 
 
-async def run_demo(stack: Stack, *, sessions: int | None, seconds: float, say: Say) -> Report:
-    """Play, kill, compare. Leaves the stack running; raises what the parts raise."""
+async def run_demo(
+    stack: Stack, *, sessions: int | None, seconds: float, say: Say, opening: Opening | None = None
+) -> Report:
+    """Play, kill, compare, on workers that may run already. Leaves the stack running; raises what the parts
+    raise.
+    """
     conversations = load(sessions)
     model = model_from_environment()
     settings, names = stack.settings, TopicNames(stack.settings.topic_prefix)
     control = Control(settings, names.inbox, stack.directory, SESSION_TIMEOUT_MS)
-    stack.fleet.start()
+    await ensure_workers(stack)
     watch = JournalWatch(settings.kafka_config("reader"), names.journal, PARTITIONS)
     try:
         await asyncio.to_thread(control.start)
-        await stack.fleet.wait_ready()
-        stack.remember()
         say(f"playing {len(conversations)} conversations for {seconds:.0f} s; workers are killed meanwhile")
 
         def owned(worker: str) -> tuple[int, ...]:
@@ -98,10 +101,25 @@ async def run_demo(stack: Stack, *, sessions: int | None, seconds: float, say: S
             bootstrap=settings.kafka.bootstrap,
             prefix=settings.topic_prefix,
             workers=len(stack.fleet.workers),
+            opening=opening,
         )
     finally:
         watch.close()
         control.close()
+
+
+async def ensure_workers(stack: Stack) -> None:
+    """Return when all workers serve; they are started when they do not run yet."""
+    if not any(worker.alive for worker in stack.fleet.workers):
+        stack.fleet.start()
+    await stack.fleet.wait_ready()
+    stack.remember()
+
+
+async def show_opening(stack: Stack, say: Say) -> Opening:
+    """The readable part before the conversations (:mod:`refold.demo.opening`)."""
+    await ensure_workers(stack)
+    return await run_opening(stack.settings, stack.directory, say)
 
 
 async def _play_all(
@@ -152,4 +170,4 @@ def commands_to_try(stack: Stack, executable: Path) -> list[str]:
     ]
 
 
-__all__ = ["ControlResult", "commands_to_try", "model_from_environment", "run_demo"]
+__all__ = ["ControlResult", "commands_to_try", "model_from_environment", "run_demo", "show_opening"]

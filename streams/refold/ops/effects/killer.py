@@ -167,7 +167,9 @@ class Killer:
             self._freezing.release()
 
     async def _taken_over(self, end: AgentEnd) -> bool:
-        """Whether the frozen call has another holder or state than when it froze, by its session's state."""
+        """Whether others are through with the frozen attempt, by the session's state: a claim alone is not
+        enough, the outside world must have been asked (or the call run again) behind the frozen one's back.
+        """
         session = self._client.session(end.session)
         before: Any = None
         deadline = time.monotonic() + self._plan.lease_s + TAKEOVER_S_MAX
@@ -179,7 +181,7 @@ class Killer:
             rows = [] if view is None else view.data["tools"]
             row = next((r for r in rows if r["operation_id"] == end.operation), None)
             if row is not None:
-                now = row["state"], row["holder"], row["attempt"]
+                now = row["state"], row["attempt"]
                 if before is not None and now != before:
                     return True
                 before = now

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from refold.client import Refold
 from refold.client.connection import Connection, now_ms
+from refold.client.generations import Generations
 from refold.client.publishing import Publisher
 from refold.client.receipts import Receipt, Ruling
 from refold.client.session import Session
@@ -86,10 +87,11 @@ class WatchedSession(Session):
         connection: Connection,
         tenant: str,
         session: str,
+        generations: Generations,
         boundaries: Boundaries,
         sabotage: str | None,
     ) -> None:
-        super().__init__(connection, tenant, session)
+        super().__init__(connection, tenant, session, generations)
         self._publisher = WatchedPublisher(connection, tenant, session, self.key, boundaries, sabotage)
 
 
@@ -106,6 +108,7 @@ class WatchedRefold(Refold):
             self.connection,
             tenant or self._options.tenant,
             session,
+            self.generations,
             self._boundaries,
             self._sabotage,
         )

@@ -1,0 +1,130 @@
+"""``refold verify effects`` on a real broker: a short run is clean, every broken rule is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refold.ops.effects.boundaries import BOUNDARIES, CALL
+from refold.ops.effects.sabotage import SABOTAGES
+from refold.testing.kafka import Kafka
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("bfcl_eval") is None,
+        reason="the conversations are not installed: pip install --no-deps -r requirements/demo.lock",
+    ),
+]
+
+#: The five counts that must be 0, in the order in which the command prints them.
+COUNTS = ("executed_twice", "lost", "unknown_not_in_review", "ledger_mismatches", "state_mismatches")
+
+Row = dict[str, object]
+
+
+def effects(*options: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "refold.cli.main", "verify", "effects", *options],
+        capture_output=True, text=True, check=False, timeout=200, env=environment,
+    )  # fmt: skip
+
+
+def row_of(result: subprocess.CompletedProcess[str]) -> Row:
+    assert result.stdout, result.stderr
+    row: Row = json.loads(result.stdout.splitlines()[-1])
+    return row
+
+
+def test_a_short_run_is_clean_and_met_every_danger(kafka: Kafka) -> None:
+    """Goal: the product passes, and the run met what it is for. Method: every boundary once, two freezes."""
+    result = effects(
+        "--bootstrap", kafka.bootstrap, "--seed", "1", "--conversations", "16", "--kills-per-boundary", "1",
+        "--seconds", "60", "--json",
+    )  # fmt: skip
+    row = row_of(result)
+    assert [row[name] for name in COUNTS] == [0, 0, 0, 0, 0], result.stderr
+    assert (row["not_shown"], row["unfinished"]) == ([], []), result.stderr
+    assert result.returncode == 0, result.stderr
+    assert tuple(row)[: len(COUNTS)] == COUNTS
+    assert list(row["boundaries"]) == list(BOUNDARIES)  # type: ignore[call-overload]
+    assert all(row["boundaries"][name] >= 1 for name in CALL)  # type: ignore[index]
+    assert row["conversations_ended"] == 16
+    for name in ("kills_agents", "kills_workers", "zombies_woken", "unknown", "not_done", "done_by_lookup"):
+        assert int(str(row[name])) > 0, name
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_each_sabotage_is_found(kafka: Kafka, sabotage: str) -> None:
+    """Goal: the harness can fail. Method: break one rule, expect exit 1 because of a counted difference."""
+    result = effects(
+        "--bootstrap", kafka.bootstrap, "--conversations", "12", "--sabotage", sabotage, "--json"
+    )  # fmt: skip
+    row = row_of(result)
+    assert result.returncode == 1, result.stderr
+    assert row["not_shown"] == [], "a sabotage must be found, not merely not shown"
+    assert int(str(row["ledger_mismatches"])) > 0, result.stderr
+
+
+NAIVE = '''
+"""An agent without refold: it runs the tools and remembers nothing."""
+import json
+
+
+class Call:
+    def __init__(self, turn, call):
+        self.key = f"{call['id']}/1"
+        self.operation_id, self.attempt = call["id"], 1
+
+
+async def play(turn):
+    tools = {tool.name: tool for tool in turn.tools}
+    for call in turn.calls:
+        function = call["function"]
+        arguments = json.loads(function["arguments"])
+        await tools[function["name"]](refold_call=Call(turn, call), **arguments)
+    await turn.session.append("done", role="assistant", message_id=f"{turn.turn_id}/answer")
+'''
+
+
+def test_a_users_agent_is_judged_by_the_same_ledger(kafka: Kafka, tmp_path: Path) -> None:
+    """Goal: ``--agent`` tells a right agent from a wrong one. Method: one that runs tools without a ledger of
+    calls: a plain system sees operations twice when it dies between effect and answer."""
+    (tmp_path / "naive.py").write_text(NAIVE)
+    result = effects(
+        "--bootstrap", kafka.bootstrap, "--agent", "naive:play", "--conversations", "12",
+        "--kills-per-boundary", "1", "--seconds", "8", "--json", path=tmp_path,
+    )  # fmt: skip
+    row = row_of(result)
+    assert result.returncode == 1
+    assert int(str(row["executed_twice"])) > 0, result.stderr
+    assert row["lost"] == 0
+    assert "boundary before_intent was never hit" in row["not_shown"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--sabotage", "nothing"), 64, "rerun-unknown"),
+        (("--agent", "nothing"), 64, "module:object"),
+        (("--agent", "no_such_module_here:play"), 78, "cannot be imported"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_a_broker_is_started(
+    options: tuple[str, ...], code: int, words: str
+) -> None:
+    result = effects(*options)
+    assert result.returncode == code
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "starting a Kafka" not in result.stderr
