@@ -17,6 +17,7 @@ from refold.client.generations.registry import Answer, Generators, Lookup, Mode
 from refold.client.generations.service import Generations
 from refold.client.generations.supervisor import Supervisor
 from refold.client.positions import Position
+from refold.client.receipts import Ruling
 from refold.client.session import Session
 from refold.client.snapshots import Frontier, SnapshotView
 from refold.core.slots import split_key
@@ -162,6 +163,12 @@ class Refold:
         """
         found = self.session(session) if isinstance(session, str) else session
         return self.generations.follow(found, generation, after=after, client=client)
+
+    async def stop(self, session: Session | str, generation: str, reason: str | None = None) -> Ruling:
+        """End a generation with what is there, from any process, also one whose process died. Returns the
+        ruling: ``already_final`` refuses it for one that has ended."""
+        found = self.session(session) if isinstance(session, str) else session
+        return await self.generations.stop(found, generation, reason)
 
     async def ack(
         self, session: Session | str, generation: str, client: str, seq: int, *, attempt: int | None = None

@@ -21,8 +21,10 @@ BATCH_DELTAS_MAX: Final = 2_048
 #: with 100 generations 25 MiB while Kafka does not answer.
 UNSENT_BYTES_MAX: Final = 256 * 1024
 
-#: Chunks that are durable and not yet taken by the loop over ``g.record``; beyond it sending waits.
-CHUNKS_WAITING_MAX: Final = 1_024
+#: Chunks that are durable and not yet taken by the loop over ``g.record``; beyond it sending waits. 200 bytes
+#: each, 0.8 MB; 40 s of a model's tokens, so that a worker that is away (no lease can be renewed, no chunk
+#: handed out) does not stop what followers see.
+CHUNKS_WAITING_MAX: Final = 4_096
 
 #: Content of one generation, kept to compose its message: 100 running ones hold at most 400 MiB. A model's
 #: longest answer is below 1 MiB.
@@ -114,7 +116,7 @@ HUB_QUEUED_KBYTES_MAX: Final = 32 * 1024
 
 #: How long the owner is asked to wait for the beginning of a generation that has just been accepted, and how
 #: long a follower asks in all before it says that the generation is unknown or that nobody answers.
-LOOKUP_WAIT_MS: Final = 2_000
+LOOKUP_WAIT_MS: Final = 1_000
 LOOKUP_S_MAX: Final = 30.0
 
 # --- SSE and acks ------------------------------------------------------------------------------------

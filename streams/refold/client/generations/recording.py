@@ -241,13 +241,17 @@ class _Pipe:
         self._pump.cancel()
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        recording = self._recording
         while (chunk := await self._chunks.get()) is not None:
+            if recording.strict:
+                # Here, not where batches are sent: they go on while no worker is there to renew the lease.
+                await recording.lease.valid()
             yield chunk
         # Both tasks are done, or about to be: their errors are the caller's.
         await self._sender
         with contextlib.suppress(asyncio.CancelledError):
             await self._pump
-        self._recording.lease.check()
+        recording.lease.check()
         if self._parser.error is not None:
             raise ProviderFailed(self._parser.error.code, self._parser.error.message)
 
@@ -304,7 +308,6 @@ class _Pipe:
                     await self._hand_out(recording.seq_next, content)
                 seq = await recording.send(content, self._parser.provider_response_id)
                 if recording.strict:
-                    await recording.lease.valid()
                     await self._hand_out(seq, content)
         finally:
             self._pump.cancel()

@@ -77,14 +77,21 @@ class Generators:
     ) -> Generator:
         """Say how a generator is gone on with; registers it under its qualified name if need be."""
         _check_mode(mode)
-        held = self.get(answer) if isinstance(answer, str) else self.of(answer)
-        if held is None:
-            raise UsageError(f"no generator is registered as {answer!r}: decorate it with rf.generator(name)")
+        held = self.of(answer)
         made = self._by_name[held.name] = replace(held, lookup=lookup, mode=mode, overlap=overlap)
         return made
 
-    def of(self, answer: Answer) -> Generator:
-        """The generator of a function, registered by its qualified name if it has no name yet."""
+    def of(self, answer: Answer | str) -> Generator:
+        """The generator of a name, or of a function (registered by its qualified name if it has none).
+
+        Raises UsageError for a name nobody registered.
+        """
+        if isinstance(answer, str):
+            if (known := self._by_name.get(answer)) is None:
+                raise UsageError(
+                    f"no generator is registered as {answer!r}: decorate it with rf.generator(name)"
+                )
+            return known
         for held in self._by_name.values():
             if held.answer is answer:
                 return held

@@ -57,7 +57,7 @@ class Generations:
 
     # Starting
 
-    async def start(self, session: Session, answer: Answer, **options: Any) -> Generation:
+    async def start(self, session: Session, answer: Answer | str, **options: Any) -> Generation:
         """As ``session.generate``."""
         generator = self.generators.of(answer)
         terms = make_terms(session.key, generator.name, **options)

@@ -22,7 +22,7 @@ class SessionGenerations:
 
     async def generate(
         self,
-        answer: Answer,
+        answer: Answer | str,
         *,
         reply_to: str | None = None,
         key: str | None = None,
@@ -33,7 +33,8 @@ class SessionGenerations:
     ) -> Generation:
         """Let ``answer(g)`` generate a message of this session; returns when the fold has accepted its start.
 
-        ``answer`` runs as a task of the client: cancelling the caller does not end it. ``key`` makes it
+        ``answer``, a function or the name of a registered one, runs as a task of the client: cancelling the
+        caller does not end it. ``key`` makes it
         idempotent, in this session and from any process: the second caller with the same key and arguments
         gets a handle that follows (also of a generation that has ended). ``reply_to``: the message it
         answers; ``None`` continues the active path as of its end. ``params``: any JSON value; another process
