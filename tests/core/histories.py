@@ -184,3 +184,94 @@ def generating(draw: st.DrawFn, inbox: Inbox) -> None:
             content=content,
         )
     )
+
+
+#: What two holders, a person and a client do to one call and to three generations.
+BUSY = (
+    "start",
+    "attempt",
+    "renew",
+    "stop",
+    "fail",
+    "batch",
+    "batch",
+    "finish",
+    "finish",
+    "message",
+    "intend",
+    "begin call",
+    "reconcile",
+    "reconcile",
+    "unknown",
+    "outcome",
+    "close",
+    "delete",
+    "redeliver",
+)
+
+
+@st.composite
+def busy_histories(draw: st.DrawFn) -> Inbox:
+    """Generations and a call only, so that most events meet something: taken over, finished, looked after."""
+    inbox = Inbox()
+    steps = st.tuples(st.sampled_from(BUSY), st.sampled_from(["g0", "g1", "g2"]), st.integers(0, 5))
+    for number, (name, generation_id, chance) in enumerate(
+        draw(st.lists(steps, min_size=8, max_size=40)), start=1
+    ):
+        if name == "redeliver":
+            if inbox.records:
+                inbox.put(*inbox.records[chance % len(inbox.records)])
+            continue
+        if name in ("batch", "finish") and inbox.session.generations:
+            generating(draw, inbox)
+            continue
+        item = _busy(inbox, name, generation_id, chance, number)
+        if item is not None:
+            inbox.send(item)
+    return inbox
+
+
+def _busy(
+    inbox: Inbox, name: str, generation_id: str, chance: int, number: int
+) -> tuple[str, dict[str, Any]] | None:
+    holder = ("h1", "h2")[chance % 2]
+    row = inbox.session.generations.get(generation_id)
+    call_row = inbox.session.calls.get("op")
+    attempt = 1 if row is None else row.attempt
+    tried = 0 if call_row is None else call_row.attempt
+    named = {"generation_id": generation_id, "attempt": attempt}
+    match name:
+        case "start" | "batch" | "finish":
+            return started(generation_id, f"m{number}", holder=holder, lease_ms=0, reply_to=None)
+        case "attempt":
+            mode = ("continue", "restart")[chance % 2]
+            return attempted(generation_id, attempt + 1, mode=mode, holder=holder, lease_ms=chance % 3)
+        case "renew":
+            return event("GenerationLeaseRenewed", **named, holder=holder, lease_ms=5_000 * (chance % 2))
+        case "stop":
+            return event("GenerationStopped", generation_id=generation_id)
+        case "fail":
+            return event("GenerationFailed", **named, code="x")
+        case "message":
+            return message(f"m{number - chance}", ("user", "assistant")[chance % 2])
+        case "intend":
+            return intended("op", "c")
+        case "begin call":
+            return step("ToolCallStarted", "op", attempt=tried + 1, holder=holder, lease_ms=0)
+        case "reconcile":
+            outcome_name = ("claimed", "not_done")[chance % 3 == 0]
+            return event(
+                "ToolCallReconciled",
+                operation_id="op",
+                attempt=tried,
+                holder=holder,
+                lease_ms=chance,
+                outcome=outcome_name,
+            )
+        case "unknown":
+            return step("ToolCallOutcomeUnknown", "op", attempt=tried)
+        case "outcome":
+            return outcome("op", "c", failed=chance == 0, attempt=tried) if chance < 3 else None
+        case "close":
+            return event(("SessionClosed", "SessionReopened")[chance % 2])
+    return event("SessionDeleted") if chance == 0 else None

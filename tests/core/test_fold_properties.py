@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from refold.core import Accepted, Session, decide, evolve, initial, well_formed
 from refold.core.limits import STATE_RECORD_BYTES_MAX
+from refold.core.progress import Progress, advance
+from refold.wire.batches import decode_item
 from refold.wire.codec import decode, encode
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
@@ -16,7 +18,7 @@ from refold.wire.snapshot import SUBJECT, decode_session, encode_snapshot
 
 from .build import SESSION, TENANT, Inbox, event, intended, message, outcome, result, step
 from .build import call as call_part
-from .histories import histories
+from .histories import busy_histories, histories
 
 PATIENT = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -38,6 +40,25 @@ def test_f1_state_is_the_fold_of_the_journal(inbox: Inbox) -> None:
         evolve(session, entry.seq, entry.time_ms, entry.partition, entry.offset, entry.env, decoded)
         seq = session.seq
     assert state_bytes(session) == state_bytes(inbox.session)
+
+
+@PATIENT
+@given(busy_histories())
+def test_f1_state_is_the_fold_of_the_journal_with_generations_and_reconciling(inbox: Inbox) -> None:
+    """F1, where what the batches said decided: the journal alone gives the state all the same, and the
+    generations' records are what their batches give when they are read again from the beginning."""
+    session = initial(TENANT, SESSION)
+    for entry, decoded in inbox.entries():
+        evolve(session, entry.seq, entry.time_ms, entry.partition, entry.offset, entry.env, decoded)
+    assert state_bytes(session) == state_bytes(inbox.session)
+    again: dict[str, Progress] = {}
+    for offset, (value, at_ms) in enumerate(inbox.batches):
+        item = decode_item(value)
+        progress, _ = advance(again.pop(item.generation, None), item, offset, at_ms)
+        if progress is not None:
+            again[item.generation] = progress
+    assert again == inbox.progress
+    assert set(again) == set(session.generations), "a record for every row, and no other"
 
 
 @PATIENT

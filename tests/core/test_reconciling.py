@@ -30,7 +30,7 @@ from .build import (
     result,
     step,
 )
-from .histories import histories
+from .histories import busy_histories, histories
 
 Item = tuple[str, dict[str, Any]]
 
@@ -270,6 +270,7 @@ def test_r1_an_item_comes_with_the_event_and_goes_with_what_settles_it(kind: str
     assert inbox.kinds() == {b"acme/s1#op": expected}
     inbox.ok(event("FactSet", name="n", value="1"), message("u"))
     assert len(inbox.reviews) == 1
+    assert (row(inbox).approval == "requested") == (kind == "approval")
     inbox.ok(SETTLES[kind][way]())
     assert inbox.reviews == {}
 
@@ -306,7 +307,7 @@ def test_r1_a_row_that_gets_its_real_operation_id_moves_its_item() -> None:
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(histories())
+@given(histories() | busy_histories())
 def test_r1_the_review_list_is_what_waits_after_any_history(inbox: Inbox) -> None:
     """Exactly the waiting calls, at every point, and types said to change nothing change nothing."""
     reviewed = Reviewed()
