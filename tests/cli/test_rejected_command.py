@@ -13,12 +13,13 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from refold.cli.main import run
 from refold.cli.rejected import hexdump, parse_time
-from refold.cli.rejected_records import HOPELESS, RejectedRecord, Selection, target_partition
+from refold.cli.rejected_records import HOPELESS, RejectedRecord, Selection, source_topic, target_partition
 from refold.core.codes import REJECT_CODES
 from refold.core.slots import SlotMap
 from refold.errors import UsageError
 from refold.testing.kafka import Kafka
 from refold.topology import Topology
+from refold.topology.names import TopicNames
 
 PARTITIONS = 3
 TEXT = b"Dear Sir, a customer's words"
@@ -209,6 +210,16 @@ def test_selection() -> None:
     assert not Selection(until_ms=1_000).takes(record)
     assert Selection(references=frozenset({"2/7"})).takes(record)
     assert target_partition(record, SlotMap(4)) == SlotMap(4).partition(b"a/b")
+
+
+def test_a_replay_goes_to_the_source_the_record_came_from() -> None:
+    names = TopicNames("p")
+
+    def of(origin: bytes) -> str:
+        return source_topic(RejectedRecord(0, 1, 2, b"a/b", b"", (("refold-origin", origin),)), names)
+
+    assert of(b"p.batches/3/10") == names.batches
+    assert of(b"p.inbox/3/10") == of(b"elsewhere/3/10") == of(b"") == names.inbox
 
 
 def test_times() -> None:

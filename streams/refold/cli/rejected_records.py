@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from refold.core.codes import WAY_OUT
 from refold.core.slots import SlotMap
+from refold.topology.names import TopicNames
 
 HEADER_CODE: Final = "refold-code"
 HEADER_REASON: Final = "refold-reason"
@@ -70,7 +71,7 @@ class RejectedRecord:
 
     @property
     def origin(self) -> str:
-        """``topic/partition/offset`` of the record in the inbox."""
+        """``topic/partition/offset`` of the record in the inbox or in batches."""
         return self._text(HEADER_ORIGIN)
 
     @property
@@ -136,6 +137,12 @@ def readable(data: bytes | None) -> str | None:
 def way_out(code: str) -> str | None:
     """What to do about a code; ``None`` for a code of a newer version."""
     return next((text for known, text in WAY_OUT.items() if known == code), None)
+
+
+def source_topic(record: RejectedRecord, names: TopicNames) -> str:
+    """Where it is replayed to: the source it came from, the inbox where that cannot be told."""
+    came_from = record.origin.rsplit("/", 2)[0]
+    return names.batches if came_from == names.batches else names.inbox
 
 
 def target_partition(record: RejectedRecord, slots: SlotMap) -> int:

@@ -1,4 +1,4 @@
-"""Reading the rejected topic and sending its records to the inbox again.
+"""Reading the rejected topic and sending its records to the source they came from again.
 
 Reading is ``read_committed`` up to the end as it was when the command began; nothing is committed and no
 group is joined. A replay sends the original bytes with the original key and headers to the partition of the
@@ -22,7 +22,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from refold.cli.rejected_records import RejectedRecord, Selection, target_partition
+from refold.cli.rejected_records import RejectedRecord, Selection, source_topic, target_partition
 from refold.core.slots import SlotMap
 from refold.errors import UnavailableError
 from refold.topology.failures import explain
@@ -127,7 +127,7 @@ class RejectedTopic:
         return len(metadata.partitions)
 
     def replay(self, records: Iterable[RejectedRecord], *, on_sent: Callable[[int], None]) -> int:
-        """Send ``records`` to the inbox again; returns how many were acknowledged. A failure raises.
+        """Send ``records`` to their source again; returns how many were acknowledged. A failure raises.
 
         ``on_sent`` is told the count now and then.
         """
@@ -175,7 +175,7 @@ class RejectedTopic:
         while True:
             try:
                 producer.produce(
-                    self._names.inbox,
+                    source_topic(record, self._names),
                     value=record.value,
                     key=record.key,
                     headers=record.original_headers,
