@@ -47,6 +47,7 @@ NOUNS: Final[dict[str, Noun]] = {
         "refold.cli.session", "Look at one session: show, events, export, fold, where, release, delete."
     ),
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
+    "review": Noun("refold.cli.review", "Calls that wait for a person: list, show, resolve."),
     "import": Noun("refold.cli.import_", "Bring transcripts of other tools in.", verbs=False),
     "verify": Noun("refold.cli.verify", "Prove the guarantees on this machine or your cluster."),
     "demo": Noun("refold.cli.demo", "Play 200 conversations while workers are killed.", verbs=False),

@@ -317,6 +317,7 @@ class SessionWrites:
         retryable: bool = False,
         result_message_id: str | None = None,
         reconciled: bool = False,
+        extra: bytes | None = None,
         **options: Any,
     ) -> Receipt:
         """Record that the call is *known* not to have taken effect; else use :meth:`tool_unknown`."""
@@ -332,6 +333,7 @@ class SessionWrites:
             "retryable": retryable,
             "message_id": result_message_id,
             "reconciled": reconciled,
+            "extra": extra,
         }
         return await self.publish("ToolCallFailed", payload, **options)
 

@@ -1,0 +1,259 @@
+"""``refold review``: calls that wait for a person, because they need approval or nobody can tell what came of
+them.
+
+``list`` never prints what a call was asked to do; ``show --arguments`` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
+from refold.cli.output import Output
+from refold.errors import UsageError
+
+if TYPE_CHECKING:
+    from refold.cli.review_ruling import Ruling
+    from refold.client import Refold
+    from refold.core.reviews import ReviewItem
+
+T = TypeVar("T")
+
+LIST_LIMIT_DEFAULT: Final = 100
+LIST_LIMIT_MAX: Final = 10_000
+KINDS: Final = ("unknown", "approval")
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
+OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As printed by list.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
+
+app = typer.Typer(help="Calls that wait for a person: list, show, resolve.", no_args_is_help=True)
+
+
+def _with_client(
+    bootstrap: str | None, prefix: str | None, tenant: str | None, work: Callable[[Refold], Awaitable[T]]
+) -> T:
+    from refold.client import Refold
+
+    async def run() -> T:
+        async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
+            return await work(rf)
+
+    return asyncio.run(run())
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str | None, typer.Option("--kind", help="Only these: unknown or approval.")] = None,
+    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant. Default: all.")] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=LIST_LIMIT_MAX, help="Rows shown, oldest first.")
+    ] = LIST_LIMIT_DEFAULT,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List calls that wait for a person, oldest first; never what they were asked to do."""
+    from refold.cli.review_items import waiting_items
+
+    if kind is not None and kind not in KINDS:
+        raise UsageError(f"--kind {kind!r}: there are unknown and approval.")
+    found = [
+        item
+        for item in _with_client(bootstrap, prefix, None, waiting_items)
+        if (kind is None or item.kind == kind)
+        and (tool is None or item.tool == tool)
+        and (tenant is None or item.tenant == tenant)
+        and (session is None or item.session == session)
+    ]
+    shown = found[:limit]
+    out = Output(as_json)
+    if not as_json and shown:
+        out.table(
+            ("since", "kind", "tenant", "session", "operation", "tool", "attempt", "reason"),
+            (
+                (_iso(i.since_ms), i.kind, i.tenant, i.session, i.operation_id, i.tool, i.attempt, i.reason)
+                for i in shown
+            ),
+        )
+    by_kind = Counter(item.kind for item in found)
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(by_kind.items()))
+    out.say(f"{len(found)} waiting: {counts}" if found else "nothing waits")
+    if len(found) > len(shown):
+        out.note(f"showing {len(shown)} of {len(found)}; narrow it with --kind, --tool, --session")
+    out.result(
+        {
+            "total": len(found),
+            "by_kind": dict(sorted(by_kind.items())),
+            "items": [_as_json(item) for item in shown],
+        }
+    )
+
+
+@app.command()
+def show(
+    session: SessionArgument,
+    operation: OperationArgument,
+    arguments: Annotated[
+        bool, typer.Option("--arguments", help="Also print what the call was asked to do.")
+    ] = False,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one waiting call: its key at the external system, who ran it, and its events so far."""
+    from refold.cli.review_items import WAITING, arguments_of, history_of, waiting_row
+    from refold.client.tools.keys import idempotency_key
+
+    async def work(rf: Refold) -> dict[str, Any]:
+        chat = rf.session(session)
+        row = await waiting_row(chat, operation)
+        attempt = row["attempt"]
+        told: dict[str, Any] = {
+            "tenant": chat.tenant,
+            "session": chat.id,
+            "operation_id": operation,
+            "kind": WAITING[row["state"]],
+            "tool": row["tool"],
+            "effect": row["effect"] or None,
+            "call_id": row["call_id"],
+            "message_id": row["message_id"],
+            "attempt": attempt,
+            "key": idempotency_key(operation, attempt) if attempt else None,
+            "holder": row["holder"],
+            "reason": row["error"],
+            "history": await history_of(chat, operation, row["intended_seq"]),
+        }
+        if arguments:
+            told["arguments"] = await arguments_of(chat, row)
+        return told
+
+    told = _with_client(bootstrap, prefix, tenant, work)
+    out = Output(as_json)
+    if not as_json:
+        plain = {name: value for name, value in told.items() if name not in ("history", "arguments")}
+        out.table(("field", "value"), plain.items())
+        out.say()
+        out.table(
+            ("seq", "time", "event", "attempt", "who", "why"),
+            (
+                (h["seq"], _iso(h["time_ms"]), h["event"], h["attempt"], h["who"], h["why"])
+                for h in told["history"]
+            ),
+        )
+        if arguments:
+            out.say(f"\narguments: {told['arguments']}")
+        out.say(f"\nto rule: refold review resolve {session} {operation} {_options(told['kind'])}")
+    out.result(told)
+
+
+@app.command()
+def resolve(
+    session: SessionArgument,
+    operation: OperationArgument,
+    done: Annotated[
+        str | None,
+        typer.Option("--done", metavar="RESULT", help="It took effect; the model is given this result."),
+    ] = None,
+    failed: Annotated[
+        str | None,
+        typer.Option("--failed", metavar="REASON", help="It took no effect, and is not tried again."),
+    ] = None,
+    not_done: Annotated[
+        bool, typer.Option("--not-done", help="It took no effect, and may run as the next attempt.")
+    ] = False,
+    approve: Annotated[bool, typer.Option("--approve", help="It may run.")] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="It may not run.")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the journal.")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Who rules; kept in the journal. Default: your login.")
+    ] = None,
+    yes: YesOption = False,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rule on one waiting call. The journal keeps who ruled, how and why.
+
+    Before --not-done make sure that whoever ran it is gone and the external system will not execute its key
+    any more (`refold review show` names it): the call runs again.
+    """
+    from refold.cli.review_ruling import resolve as run_resolve
+
+    ruling = _ruling(done, failed, not_done, approve, deny, by, reason)
+    out = Output(as_json)
+    if ruling.verb == "not_done":
+        out.confirm(f"Call {operation!r} will run again. Is it certain that it took no effect?", yes=yes)
+
+    async def work(rf: Refold) -> dict[str, Any]:
+        return await run_resolve(rf.session(session), operation, ruling)
+
+    made = _with_client(bootstrap, prefix, tenant, work)
+    then = {
+        "approve": "approved: it runs when its agent asks for it next",
+        "deny": "denied: it does not run, and the model is told",
+        "done": "done: the result is in the session",
+        "failed": "failed: it took no effect, and the model is told",
+        "not_done": f"not done: it may run as attempt {made['attempt'] + 1} when its agent asks for it next",
+    }
+    out.say(f"{operation} {then[ruling.verb]} (seq {made['seq']}, by {made['by']})")
+    out.result(made)
+
+
+def _ruling(
+    done: str | None,
+    failed: str | None,
+    not_done: bool,
+    approve: bool,
+    deny: bool,
+    by: str | None,
+    reason: str | None,
+) -> Ruling:
+    from refold.cli.review_ruling import Ruling, Verb
+
+    given: list[tuple[Verb, str | None]] = []
+    if done is not None:
+        given.append(("done", done))
+    if failed is not None:
+        given.append(("failed", failed))
+    flags: tuple[tuple[bool, Verb], ...] = ((not_done, "not_done"), (approve, "approve"), (deny, "deny"))
+    given += [(verb, None) for wanted, verb in flags if wanted]
+    if len(given) != 1:
+        raise UsageError(
+            "rule exactly one way: --done RESULT, --failed REASON, --not-done, --approve or --deny."
+        )
+    verb, text = given[0]
+    return Ruling(verb, text, by or _login(), reason)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # A container whose user has no name.
+        raise UsageError("who rules? Your login has no name here: add --by NAME.") from None
+
+
+def _options(kind: str) -> str:
+    if kind == "approval":
+        return "--approve | --deny [--reason TEXT]"
+    return "--done RESULT | --failed REASON | --not-done [--reason TEXT]"
+
+
+def _as_json(item: ReviewItem) -> dict[str, Any]:
+    return {name: value for name, value in item._asdict().items() if name != "arguments"}
+
+
+def _iso(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
