@@ -18,7 +18,7 @@ from api.fake_owner import FakeView
 from refold.api import handlers, rulingstream
 from refold.api.rulingstream import RulingStream
 from refold.api.server import OwnerServer
-from refold.api.view import HistoryAnswer, OwnerView, RulingLine, WorkerHealth
+from refold.api.view import GenerationAnswer, HistoryAnswer, OwnerView, RulingLine, WorkerHealth
 from refold.core.envelope import Envelope
 from refold.core.evolve import evolve
 from refold.core.session import initial
@@ -175,6 +175,34 @@ async def test_history_passes_the_index_on() -> None:
         assert HistoryAnswer.from_bytes(body) == view.histories[KEY]
         assert answer.headers["Refold-Seq"] == "3"
         assert view.history_calls == [(KEY, 1, 2)]
+
+
+async def test_a_generation_can_be_waited_for() -> None:
+    """Row, progress and place as JSON; bytes as base64; 404 before its begin."""
+    view = FakeView()
+    path = "/v1/generations/t/s/g1"
+    async with serving(view) as (_, get):
+        async with get(path) as answer:
+            assert answer.status == 404
+            assert (await answer.json(content_type=None))["code"] == "unknown_generation"
+        async with get("/v1/generations/t/s/g%23other") as answer:
+            assert answer.status == 400
+        async with get(f"/v1/generations/t/s/{'g' * 2_000}") as answer:
+            assert answer.status == 400
+        request = asyncio.ensure_future(get(f"{path}?wait_ms=5000").__aenter__())
+        await asyncio.sleep(0)
+        progress = {"attempt": 1, "produced": 3, "chain": b"\x01"}
+        view.generations[KEY, "g1"] = GenerationAnswer("r.batches", 2, {"state": "started"}, progress)
+        await view.changed()
+        answer = await request
+        assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-store")
+        assert json.loads(await answer.read()) == {
+            "row": {"state": "started"},
+            "progress": {"attempt": 1, "produced": 3, "chain": {"base64": "AQ=="}},
+            "topic": "r.batches",
+            "partition": 2,
+        }
+        answer.close()
 
 
 async def test_a_ruling_can_be_waited_for() -> None:

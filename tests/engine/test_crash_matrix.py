@@ -1,7 +1,7 @@
 """The crash matrix: at every named point of a commit × what may befall the worker there.
 
-State, journal (gapless, no duplicate), history index, rejected (each once), generation records and markers (each
-once) equal the oracle in every cell.
+State, journal (gapless, no duplicate), history index, rejected (each once), generation records and markers
+(each once) equal the oracle in every cell.
 """
 
 from __future__ import annotations
