@@ -99,6 +99,10 @@ def test_g1_a_begin_says_who_generates() -> None:
         1,
     )
     assert (progress.produced, progress.length, progress.chain, progress.ended) == (0, 0, b"", "")
+    progress, _ = advance(progress, tok(0, ""), 7, 70)
+    progress, _ = advance(progress, begin(attempt=2, mode="continue"), 8, 80)
+    assert progress is not None
+    assert (progress.first_offset, progress.last_offset, progress.last_ms) == (0, 8, 80)
 
 
 # --- G2 ------------------------------------------------------------------------------------------------
@@ -393,6 +397,12 @@ def test_what_is_refused_changes_nothing(item: Item, code: str) -> None:
     assert same is progress
     assert word(verdict) == code
     assert progress == before
+
+
+def test_names_may_be_as_long_as_the_limit() -> None:
+    full = "n" * ID_BYTES_MAX
+    items = [begin(holder=full, generator=full, message_id=full), tok(1, provider_response_id=full)]
+    assert run(*items, Ack("g", 1, "c" * ACK_CLIENT_BYTES_MAX, 1))[1] == ["applied"] * 3
 
 
 def test_a_copy_does_not_share_acks() -> None:

@@ -22,12 +22,14 @@ from .build import (
     call,
     duplicate,
     event,
+    finished,
     fold_bytes,
     intended,
     message,
     outcome,
     rejected,
     result,
+    started,
     step,
 )
 from .histories import busy_histories, histories
@@ -304,6 +306,18 @@ def test_r1_a_row_that_gets_its_real_operation_id_moves_its_item() -> None:
     assert inbox.kinds() == {b"acme/s1#@1.0": "approval"}
     inbox.ok(intended("op", "c1"))
     assert inbox.kinds() == {b"acme/s1#op": "approval"}
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_r1_a_message_that_joins_a_call_with_a_waiting_result_settles_it(finish: bool) -> None:
+    """The result came first, by a call id that only the model's message ties to the operation."""
+    inbox = Reviewed()
+    inbox.ok(started("g"), intended("op"), step("ToolCallApprovalRequested", "op"), outcome(None, "c"))
+    assert len(inbox.reviews) == 1
+    content = [call("c", operation_id="op")]
+    inbox.ok(finished("g", "", 0, content=content) if finish else message("a", "assistant", content))
+    assert inbox.states() == {"op": "done"}
+    assert inbox.reviews == {}
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
