@@ -14,7 +14,7 @@ from refold.ops.fleet.death import DeathKind
 
 def _summary(capsys: pytest.CaptureFixture[str], *deaths: Death) -> str:
     control = ControlResult(events=10, lost=1, doubled=2, continue_ms=[1000.0])
-    Report(Verdict(sessions=1), deaths, control, 1, 1.0, [], "local", "127.0.0.1:1", "refold", 2).show(
+    Report(Verdict(sessions=1), deaths, [], control, 1, 1.0, [], "local", "127.0.0.1:1", "refold", 2).show(
         Output(False)
     )
     return capsys.readouterr().out

@@ -14,6 +14,7 @@ from refold.demo.reference import MemorySession
 from refold.demo.simulators import Simulators
 from refold.ops.effects.judge import Topic, Verdict, judge
 from refold.ops.effects.ledger import Entry
+from refold.ops.effects.told import Told
 from refold.ops.verify.readback import Record
 
 pytestmark = pytest.mark.skipif(
@@ -70,7 +71,7 @@ def verdict_of(
     journal: Sequence[bytes] | None = None,
     state: bytes | None = None,
     reviews: Sequence[bytes | None] = (b"item", None),
-    scripted: bool = True,
+    ours: bool = True,
 ) -> Verdict:
     key = f"{TENANT}/{conversation.session}".encode()
     reviewed = f"{key.decode()}#{entries[REVIEWED - 1].key.rpartition('/')[0]}".encode()
@@ -81,7 +82,7 @@ def verdict_of(
         topic(*((key, value) for value in (session.journal if journal is None else journal))),
         topic((key, session.value if state is None else state)),
         topic(*((reviewed, value) for value in reviews)),
-        scripted=scripted,
+        {conversation.session: Told.by(session.journal)} if ours else None,
     )
 
 
@@ -141,9 +142,9 @@ async def test_an_unknown_call_that_is_not_in_the_review_is_found(
 
 async def test_a_state_that_is_not_the_journal_is_found(conversation: Conversation) -> None:
     session, entries = await play(conversation)
-    verdict = verdict_of(conversation, session, entries, journal=session.journal[:-1], scripted=False)
+    verdict = verdict_of(conversation, session, entries, journal=session.journal[:-1], ours=False)
     assert verdict.state_mismatches == 1
-    missing = judge(TENANT, [conversation], entries, topic(), topic(), topic(), scripted=False)
+    missing = judge(TENANT, [conversation], entries, topic(), topic(), topic(), None)
     assert missing.differences == [f"state {conversation.session}: no stored state"]
 
 
@@ -154,7 +155,19 @@ async def test_a_recorded_result_that_the_gateway_never_gave_is_found(conversati
 
 
 async def test_a_message_too_many_is_found(conversation: Conversation) -> None:
-    session, entries = await play(conversation)
-    await session.append("once more", role="assistant", message_id="t9/answer")
-    assert "messages" in verdict_of(conversation, session, entries).differences[0]
-    assert verdict_of(conversation, session, entries, scripted=False).clean, "only our agent's are known"
+    (session, entries), (other, _) = await play(conversation), await play(conversation)
+    await other.append("once more", role="assistant", message_id="t9/answer")
+    key = f"{TENANT}/{conversation.session}".encode()
+    reviewed = key + b"#" + entries[REVIEWED - 1].key.rpartition("/")[0].encode()
+    verdict = judge(
+        TENANT,
+        [conversation],
+        entries,
+        topic(*((key, value) for value in other.journal)),
+        topic((key, other.value)),
+        topic((reviewed, b"item"), (reviewed, None)),
+        {conversation.session: Told.by(session.journal)},
+    )
+    assert (verdict.messages_doubled, verdict.messages_lost) == (1, 0)
+    assert verdict.state_mismatches == 1
+    assert verdict.wrong == {conversation.session}

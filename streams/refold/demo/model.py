@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -102,3 +103,14 @@ class SpokenWords:
 
     async def close(self, transcript: Sequence[Mapping[str, Any]], results: Sequence[str]) -> str:
         return next(self._words)
+
+
+def model_from_environment() -> Model:
+    """``REFOLD_DEMO_MODEL_URL`` (+ ``_NAME``, ``_KEY``) names a real endpoint; unset means the local
+    model.
+    """
+    url = os.environ.get("REFOLD_DEMO_MODEL_URL")
+    if not url:
+        return LocalModel()
+    name = os.environ.get("REFOLD_DEMO_MODEL_NAME", "gpt-4o-mini")
+    return EndpointModel(url, name, os.environ.get("REFOLD_DEMO_MODEL_KEY"))

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from refold.cli.review_items import waiting_items
+from refold.cli.review_ruling import Ruling, resolve
 from refold.client import Refold
 from refold.demo.actors import ANSWER
 from refold.demo.bank import Bank
@@ -211,21 +213,18 @@ async def _letter(seen: Opening, stage: _Stage, rf: Refold, bank: Bank, name: st
     told = await _twice(seen, stage, bank, session_id, "letter", say)
     say(f"   the next process does not send it again; the model is told: {told}")
     session = rf.session(session_id)
-    view = await session.state()
-    rows = [] if view is None else view.open_calls
-    seen.expect(
-        "the letter's outcome is unknown", told == NOT_KNOWN and [r["state"] for r in rows] == ["unknown"]
-    )
+    waiting = [item for item in await waiting_items(rf) if item.session == session_id]
+    unknown = told == NOT_KNOWN and [item.kind for item in waiting] == ["unknown"]
+    seen.expect("the letter's outcome is unknown, and waits in the review queue", unknown)
     sent = bank.happened("letter")
-    for row in rows:
-        say(f"   in the review queue: {row['tool']} {row['arguments']}: {row['error']}")
-        await session.tool_completed(
-            row["operation_id"], f"{sent[0]}: sent, says the post book", reconciled=True, wait="accepted"
-        )
-        say("   a person looked into the post book and ruled: done")
+    for item in waiting:
+        say(f"   refold review list: {item.tool}, {item.reason}")
+        ruling = Ruling("done", f"{sent[0]}: sent", "ada", "the post book has it")
+        ruled = await resolve(session, item.operation_id, ruling)
+        say(f"   refold review resolve: {ruled['ruling']}, by {ruled['by']}: {ruled['reason']}")
     view = await session.state()
     left = 0 if view is None else len(view.open_calls)
-    seen.letter = {"effects": len(sent), "reviewed": len(rows), "open": left}
+    seen.letter = {"effects": len(sent), "reviewed": len(waiting), "open": left}
     seen.expect("the letter was sent once", len(sent) == 1)
     seen.expect("the review settled it", left == 0)
 

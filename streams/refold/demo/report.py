@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from refold.demo.controlled import ControlResult
 from refold.demo.judge import Verdict
 from refold.demo.opening import Opening
+from refold.ops.effects.killer import AgentEnd
 from refold.ops.fleet import Death
 from refold.ops.verify.chaos import percentiles
 
@@ -26,6 +27,7 @@ class Report:
 
     verdict: Verdict
     deaths: Sequence[Death]
+    agent_ends: Sequence[AgentEnd]
     control: ControlResult
     turns: int
     seconds: float
@@ -73,6 +75,13 @@ class Report:
                 }
                 for d in self.deaths
             ],
+            "agent_kills": len(self.agent_ends),
+            "agent_kill_points": dict(Counter(end.death.boundary for end in self.agent_ends)),
+            "calls": {
+                "done_by_lookup": v.done_by_lookup,
+                "not_done": v.not_done,
+                "unknown": v.unknown,
+            },
             "mismatches": v.mismatches,
             "lost": v.lost,
             "doubled": v.doubled,
@@ -114,6 +123,12 @@ class Report:
         )
         kills = "1 kill" if len(self.deaths) == 1 else f"{len(self.deaths)} kills"
         out.say(f"{kills}, {self.in_flight} with folded, uncommitted events: {points}")
+        boundaries = ", ".join(end.death.boundary for end in self.agent_ends)
+        out.say(f"{len(self.agent_ends)} deaths of agents: {boundaries or 'none'}")
+        out.say(
+            f"their calls: {v.done_by_lookup} found done by a lookup, {v.not_done} not done (run again), "
+            f"{v.unknown} unknown (ruled on in the review queue)"
+        )
         out.say("")
         ours = [d.recovered_ms for d in self.deaths if d.recovered_ms is not None]
         out.table(
@@ -142,7 +157,7 @@ class Report:
             out.say(f"refold went on after {', '.join(went_on)} (median)")
         equal = v.sessions - v.mismatches
         out.say(
-            f"stored state = fold(journal) = the uninterrupted run's, operations as expected: "
+            f"stored state = fold(journal), conversation = the uninterrupted run's, operations as expected: "
             f"{equal} of {v.sessions} sessions"
         )
         for line in v.differences[:20]:

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
-from refold.client import Refold
+from refold.demo.agents import play
 from refold.demo.controlled import Control, ControlResult
-from refold.demo.dataset import Conversation, load
+from refold.demo.dataset import load
 from refold.demo.judge import judge
 from refold.demo.kills import kill_workers
-from refold.demo.model import EndpointModel, LocalModel, Model, SpokenWords
+from refold.demo.model import LocalModel, model_from_environment
 from refold.demo.opening import Opening, run_opening
-from refold.demo.player import Played, Player, paced
-from refold.demo.reference import MemorySession
 from refold.demo.report import Report
 from refold.demo.stack import PARTITIONS, SESSION_TIMEOUT_MS, Stack
+from refold.demo.uninterrupted import uninterrupted
+from refold.ops.effects.told import Told
 from refold.ops.fleet import JournalWatch, Reaper, owners
 from refold.ops.verify.quiesce import quiesce
-from refold.ops.verify.readback import read_topic
-from refold.settings import Settings
+from refold.ops.verify.readback import Record, read_topic
 from refold.topology.names import TopicNames
 
 Say = Callable[[str], None]
-
-#: Conversations begin within this part of the run and take the rest, so the load is about even.
-STARTS_FRACTION: Final = 0.25
-LENGTH_FRACTION: Final = 0.72
-
-
-def model_from_environment() -> Model:
-    """``REFOLD_DEMO_MODEL_URL`` (+ ``_NAME``, ``_KEY``) names a real endpoint; unset means the local
-    model.
-    """
-    url = os.environ.get("REFOLD_DEMO_MODEL_URL")
-    if not url:
-        return LocalModel()
-    name = os.environ.get("REFOLD_DEMO_MODEL_NAME", "gpt-4o-mini")
-    return EndpointModel(url, name, os.environ.get("REFOLD_DEMO_MODEL_KEY"))
 
 
 async def run_demo(
@@ -70,7 +53,7 @@ async def run_demo(
         playing.set()
         killer = asyncio.create_task(kill_workers(stack.fleet, reaper, control, playing, say))
         try:
-            played = await _play_all(settings, conversations, model, began, seconds)
+            played = await play(settings, stack.directory / "agents", conversations, seconds, say)
         finally:
             playing.clear()
         took = time.monotonic() - began
@@ -81,22 +64,26 @@ async def run_demo(
         inbox = await asyncio.to_thread(
             quiesce, settings.kafka_config("reader"), control.admin, names.group, names.inbox, PARTITIONS
         )
-        journal, state, outcome, reference = await asyncio.gather(
+        journal, state, review, outcome = await asyncio.gather(
             asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.journal, PARTITIONS),
             asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.state, PARTITIONS),
+            asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.review, PARTITIONS),
             asyncio.to_thread(control.finish, inbox),
-            _uninterrupted(settings.tenant, conversations, model, played),
         )
+        words = None
+        if not isinstance(model, LocalModel):
+            words = words_of(journal)
+        reference = await uninterrupted(settings.tenant, conversations, words)
         reaper.settle()
-        verdict = judge(settings.tenant, conversations, played, reference, journal, state)
-        waits = [wait for run in played.values() for wait in run.waits_ms]
+        verdict = judge(settings.tenant, conversations, played.entries, journal, state, review, reference)
         return Report(
             verdict=verdict,
             deaths=reaper.deaths,
             control=outcome,
             turns=sum(len(c.turns) for c in conversations),
             seconds=took,
-            waits_ms=waits,
+            agent_ends=played.ends,
+            waits_ms=played.waits_ms,
             model=model.name,
             bootstrap=settings.kafka.bootstrap,
             prefix=settings.topic_prefix,
@@ -122,40 +109,13 @@ async def show_opening(stack: Stack, say: Say) -> Opening:
     return await run_opening(stack.settings, stack.directory, say)
 
 
-async def _play_all(
-    settings: Settings,
-    conversations: Sequence[Conversation],
-    model: Model,
-    began: float,
-    seconds: float,
-) -> Mapping[str, Played]:
-    async with Refold(settings=settings) as rf:
-
-        async def one(index: int, conversation: Conversation) -> Played:
-            start = seconds * STARTS_FRACTION * index / len(conversations)
-            pace = paced(start, seconds * LENGTH_FRACTION, len(conversation.turns), began)
-            run = await Player(conversation, rf.session(conversation.session), model).play(pace)
-            # The session ends when its last event is ruled on, not merely durable.
-            await run.receipts[-1].accepted()
-            return run
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(i, c)) for i, c in enumerate(conversations)]
-    return {task.result().session: task.result() for task in tasks}
-
-
-async def _uninterrupted(
-    tenant: str, conversations: Sequence[Conversation], model: Model, played: Mapping[str, Played]
-) -> Mapping[str, bytes]:
-    """session -> snapshot of the run without Kafka and without crashes."""
-    values = {}
-    for conversation in conversations:
-        session = MemorySession(tenant, conversation.session)
-        again = model if isinstance(model, LocalModel) else SpokenWords(played[conversation.session].words)
-        await Player(conversation, session, again).play()
-        values[conversation.session] = session.value
-        await asyncio.sleep(0)
-    return values
+def words_of(journal: Mapping[int, Sequence[Record]]) -> Mapping[str, Sequence[str]]:
+    """session -> what its assistant said: a real model need not answer twice alike."""
+    values: dict[str, list[bytes]] = defaultdict(list)
+    for records in journal.values():
+        for record in records:
+            values[(record.key or b"").decode().partition("/")[2]].append(record.value or b"")
+    return {session: Told.by(found).words for session, found in values.items()}
 
 
 def commands_to_try(stack: Stack, executable: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from refold.client.ids import new_id
 from refold.client.recovery import Recovery
 from refold.client.snapshots import SnapshotView
-from refold.demo.model import LocalModel
+from refold.demo.model import LocalModel, Model
 from refold.demo.player import SYSTEM_PROMPT
 from refold.errors import NotFound, TransientError
 from refold.formats.markers import NOT_KNOWN
@@ -24,9 +24,9 @@ from refold.ops.effects.protocol import AgentTurn
 REVIEW_LOOK_S: Final = 2.0
 
 
-async def play(turn: AgentTurn) -> None:
-    """One turn, from wherever an earlier try left it to its answer."""
-    session, model = turn.session, LocalModel()
+async def play(turn: AgentTurn, model: Model | None = None) -> None:
+    """One turn, from wherever an earlier try left it to its answer. Default: the deterministic model."""
+    session, model = turn.session, model or LocalModel()
     asked_by, answered_by = f"{turn.turn_id}/calls", f"{turn.turn_id}/answer"
     recovery = await _recover(turn)
     if recovery is not None:
@@ -40,13 +40,15 @@ async def play(turn: AgentTurn) -> None:
     await session.append(turn.user, role="user", message_id=f"{turn.turn_id}/user")
     results: list[str] = []
     if turn.calls:
-        text = await model.announce([], [call["function"]["name"] for call in turn.calls])
+        text = await model.announce((), [call["function"]["name"] for call in turn.calls])
         asked = {"role": "assistant", "content": text, "tool_calls": list(turn.calls)}
         await session.append(asked, message_id=asked_by)
         # One after the other: the calls of these conversations build on each other.
         for call in turn.calls:
             results.append(await _result(turn, asked_by, call))  # noqa: PERF401
-    answer = {"role": "assistant", "content": await model.close([], results)}
+    # A real model reads the conversation; the deterministic one only its tools' results.
+    transcript = () if isinstance(model, LocalModel) else (await session.context()).messages
+    answer = {"role": "assistant", "content": await model.close(transcript, results)}
     await session.append(answer, message_id=answered_by, wait="accepted")
 
 

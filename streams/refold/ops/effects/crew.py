@@ -100,6 +100,8 @@ class Progress:
     ended: set[str] = field(default_factory=set)
     tries: Counter[tuple[str, int]] = field(default_factory=collections.Counter)
     given_up: dict[str, str] = field(default_factory=dict)
+    #: How long each event of the turns that ended waited for refold: at most a few per call.
+    waits_ms: list[float] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
@@ -141,6 +143,9 @@ class Crew:
             f"--conversations={plan.conversations}",
             f"--lease-s={plan.lease_s}",
         ]
+        if plan.paced_s:
+            command += [f"--paced-s={plan.paced_s}", f"--paced-from={time.time()}"]
+            self.progress.allowed = len(sessions)
         if plan.sabotage is not None:
             command.append(f"--sabotage={plan.sabotage}")
         self.agents = [
@@ -239,6 +244,8 @@ class Crew:
             return None  # a woken process: its conversations are somebody else's by now
         if "began" in row:
             agent.playing[session] = row["turn"]
+        elif "of" in row:
+            self.progress.waits_ms += row["waits_ms"]
         elif "ended" in row:
             del agent.playing[session]
             self.progress.ended.add(session)

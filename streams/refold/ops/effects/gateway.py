@@ -119,7 +119,7 @@ class Gateway:
         try:
             return simulators.run(call)
         except ToolError as err:  # it ran, and this is its answer
-            return f"error: {err}"
+            return str(err)
 
     def _note(
         self, what: Any, session: str, key: str, tool: str, arguments: dict[str, Any], result: str

@@ -14,9 +14,10 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from refold.demo.dataset import Conversation, load
 from refold.errors import RefoldError
@@ -26,6 +27,10 @@ from refold.ops.effects.gatewaytools import GatewayTools
 from refold.ops.effects.protocol import Agent, AgentTurn, load_agent
 from refold.ops.effects.watched import WatchedRefold
 from refold.settings import Settings
+
+#: Of a paced run: conversations begin within this part of it, and each takes this part.
+STARTS_FRACTION: Final = 0.25
+LENGTH_FRACTION: Final = 0.72
 
 
 class Host:
@@ -53,15 +58,27 @@ class Host:
     async def play(self, session: str, first: int) -> None:
         conversation = self._conversations[session]
         for number in range(first, len(conversation.turns)):
+            await self._pace(session, number)
             self.say(began=session, turn=number)
+            turn = self._turn(conversation, number)
             try:
-                await self._agent(self._turn(conversation, number))
+                await self._agent(turn)
             except RefoldError as err:
                 return self.say(failed=session, turn=number, error=f"{type(err).__name__}: {err}"[:500])
             except Exception as err:  # a user's agent may raise anything: it is shown, not hidden
                 return self.say(failed=session, turn=number, error=f"{type(err).__name__}: {err}"[:500])
-            self.say(turn=number, of=session)
+            self.say(turn=number, of=session, waits_ms=turn.session.take_waits_ms())
         return self.say(ended=session)
+
+    async def _pace(self, session: str, number: int) -> None:
+        """Conversations begin in the first quarter of the time given and take the rest: an even load."""
+        length = self._options.paced_s
+        if length:
+            index = list(self._conversations).index(session)
+            start = length * STARTS_FRACTION * index / len(self._conversations)
+            turns = len(self._conversations[session].turns)
+            due = self._options.paced_from + start + length * LENGTH_FRACTION * number / turns
+            await asyncio.sleep(max(0.0, due - time.time()))
 
     def _turn(self, conversation: Conversation, number: int) -> AgentTurn:
         turn = conversation.turns[number]
@@ -117,6 +134,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--conversations", type=int, required=True)
     parser.add_argument("--lease-s", type=float, required=True)
+    parser.add_argument("--paced-s", type=float, default=0.0)
+    parser.add_argument("--paced-from", type=float, default=0.0)
     parser.add_argument("--point-file", type=Path)
     parser.add_argument("--sabotage")
     options = parser.parse_args()

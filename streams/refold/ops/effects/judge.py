@@ -16,10 +16,9 @@ from typing import Any, Final
 from refold.core.session import Session
 from refold.demo.dataset import Conversation
 from refold.ops.effects.ledger import Entry
+from refold.ops.effects.told import Told
 from refold.ops.refolding import Refolder
 from refold.ops.verify.readback import Record
-from refold.wire.codec import decode
-from refold.wire.journal import decode_journal
 
 Topic = Mapping[int, Sequence[Record]]
 
@@ -41,7 +40,11 @@ class Verdict:
     unknown: int = 0
     not_done: int = 0
     done_by_lookup: int = 0
+    messages_lost: int = 0
+    messages_doubled: int = 0
     differences: list[str] = field(default_factory=list)
+    #: Sessions with any difference.
+    wrong: set[str] = field(default_factory=set)
 
     @property
     def clean(self) -> bool:
@@ -53,20 +56,11 @@ class Verdict:
             or self.state_mismatches
         )
 
-    def differ(self, text: str) -> None:
+    def differ(self, kind: str, session: str, text: str) -> None:
+        self.wrong.add(session)
+        text = f"{kind} {session}: {text}"
         if len(self.differences) < DIFFERENCES_SHOWN_MAX:
             self.differences.append(text)
-
-
-@dataclass(slots=True)
-class Told:
-    """What the journal says about one session's calls: operation id -> …"""
-
-    events: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    not_done: list[str] = field(default_factory=list)
-    results: dict[str, str] = field(default_factory=dict)
-    reconciled: set[str] = field(default_factory=set)
 
 
 def judge(
@@ -76,10 +70,11 @@ def judge(
     journal: Topic,
     state: Topic,
     review: Topic,
-    *,
-    scripted: bool,
+    reference: Mapping[str, Told] | None,
 ) -> Verdict:
-    """All comparisons. ``scripted``: our own agent played, so results and messages are known in advance."""
+    """All comparisons. ``reference``: session -> what an uninterrupted run told; ``None`` when a user's agent
+    played, whose words nobody knows in advance.
+    """
     verdict = Verdict()
     executed: dict[str, list[Entry]] = defaultdict(list)
     looked_up: set[str] = set()
@@ -96,18 +91,22 @@ def judge(
         key = f"{tenant}/{session}".encode()
         said = told.get(key, Told())
         verdict.operations += len(executed[session])
-        verdict.events += len(said.events)
+        verdict.events += said.events
         verdict.unknown += len(said.unknown)
         verdict.not_done += len(said.not_done)
         verdict.done_by_lookup += len(said.reconciled & looked_up)
         _judge_ledger(verdict, conversation, executed[session])
         _judge_reviews(verdict, session, key, said, refolder.sessions.get(key), reviews)
         wrong = _state(key, stored.get(key), refolder)
-        if scripted:
-            wrong += _script(conversation, said, executed[session], refolder.sessions.get(key))
+        if reference is not None:
+            uninterrupted = reference[session]
+            said_once, wanted = Counter(said.spoken), Counter(uninterrupted.spoken)
+            verdict.messages_lost += (wanted - said_once).total()
+            verdict.messages_doubled += (said_once - wanted).total()
+            wrong += _conversation(said, uninterrupted, executed[session], refolder.sessions.get(key))
         if wrong:
             verdict.state_mismatches += 1
-            verdict.differ(f"state {session}: {'; '.join(wrong)}")
+            verdict.differ("state", session, "; ".join(wrong))
     return verdict
 
 
@@ -118,26 +117,8 @@ def _read_journal(journal: Topic) -> tuple[Refolder, dict[bytes, Told]]:
         for record in records:
             key, value = record.key or b"", record.value or b""
             refolder.feed(key, value)
-            _note(told[key], value)
+            told[key].note(value)
     return refolder, told
-
-
-def _note(told: Told, value: bytes) -> None:
-    env = decode_journal(value).env
-    told.events.append(env.type)
-    if not env.type.startswith("ToolCall"):
-        return
-    payload = decode(env.payload, f"refold.event.{env.type}").record
-    operation = payload["operation_id"] or ""
-    match env.type:
-        case "ToolCallOutcomeUnknown":
-            told.unknown.append(operation)
-        case "ToolCallReconciled" if payload["outcome"] == "not_done":
-            told.not_done.append(operation)
-        case "ToolCallCompleted" | "ToolCallFailed":
-            told.results[operation] = "".join(part["text"] or "" for part in payload["content"])
-            if payload["reconciled"]:
-                told.reconciled.add(operation)
 
 
 def _read_reviews(review: Topic) -> dict[bytes, list[bool]]:
@@ -166,7 +147,7 @@ def _judge_ledger(verdict: Verdict, conversation: Conversation, executed: Sequen
     )
     what = f"{twice} too many, {lost} not run" if twice or lost else "out of order"
     place = f"first difference at call {first + 1} of {len(expected)}"
-    verdict.differ(f"ledger {conversation.session}: operations {what}; {place}")
+    verdict.differ("ledger", conversation.session, f"operations {what}; {place}")
 
 
 def plain(arguments: Mapping[str, Any]) -> str:
@@ -195,7 +176,7 @@ def _judge_reviews(
             wrong.append("its review item is open" if records[-1] else "its review item is gone")
         if wrong:
             verdict.unknown_not_in_review += 1
-            verdict.differ(f"review {session}: call {operation}: {'; '.join(wrong)}")
+            verdict.differ("review", session, f"call {operation}: {'; '.join(wrong)}")
 
 
 def _state(key: bytes, last: bytes | None, refolder: Refolder) -> list[str]:
@@ -206,17 +187,22 @@ def _state(key: bytes, last: bytes | None, refolder: Refolder) -> list[str]:
     return []
 
 
-def _script(
-    conversation: Conversation, said: Told, executed: Sequence[Entry], folded: Session | None
+def _conversation(
+    said: Told, uninterrupted: Told, executed: Sequence[Entry], folded: Session | None
 ) -> list[str]:
-    """The conversation as an uncrashed run would have left it: every message once, every call done, every
-    result what the gateway answered first."""
+    """The conversation as an uninterrupted run leaves it: every message once, in order, every call done,
+    every result what the gateway answered first."""
     wrong = []
-    messages = 1 + sum(2 + bool(turn.calls) for turn in conversation.turns)
-    if said.events.count("MessageAppended") != messages:
-        wrong.append(f"{said.events.count('MessageAppended')} messages, expected {messages}")
-    results = list(said.results.values())
-    if results != [entry.result for entry in executed]:
+    if said.spoken != uninterrupted.spoken:
+        pairs = enumerate(zip(said.spoken, uninterrupted.spoken, strict=False), 1)
+        first = next(
+            (n for n, (a, b) in pairs if a != b), min(len(said.spoken), len(uninterrupted.spoken)) + 1
+        )
+        wrong.append(
+            f"{len(said.spoken)} messages and results, {len(uninterrupted.spoken)} without interruption; "
+            f"first difference at {first}"
+        )
+    if list(said.results.values()) != [entry.result for entry in executed]:
         wrong.append("the recorded results are not what the gateway answered, in order")
     if folded is not None:
         not_done = [call.state for call in folded.calls.values() if call.state != "done"]

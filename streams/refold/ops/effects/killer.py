@@ -34,8 +34,9 @@ TAKEOVER_S_MAX: Final = 25.0
 WOKEN_S_MAX: Final = 10.0
 #: How long a woken process plays on as the second runner of its conversations.
 SECOND_RUNNER_S: Final = 1.5
-#: Conversations begun ahead of the deaths, so that every process has something in hand.
-AHEAD_DEATHS: Final = 8
+#: Part of the conversations begun ahead of the deaths (as far as the processes have room), so that every
+#: process has something in hand and the last death still finds something.
+AHEAD_FRACTION: Final = 0.25
 #: A death whose boundary was not reached is dealt again, this often.
 REDEALS_MAX: Final = 3
 
@@ -76,14 +77,18 @@ class Killer:
         dealt = self._plan.deaths()
         redeals: Counter[AgentDeath] = Counter()
         number, of = 0, len(dealt)
-        share = self._crew.progress.total / max(1, of)
+        total = self._crew.progress.total
+        share = total / max(1, of)
+        room = self._plan.agents * self._plan.per_agent
+        ahead = min(room, max(self._plan.agents, round(total * AHEAD_FRACTION)))
         async with asyncio.TaskGroup() as freezes:
             while dealt and self.time_left_s > 0 and not self._crew.progress.over:
-                self._crew.allow(round((number + AHEAD_DEATHS) * share))
+                self._crew.allow(round(number * share) + ahead)
                 death = dealt.pop(0)
                 agent = await self._victim()
                 if agent is None:
                     break
+                last = time.monotonic()
                 hit = await self._at_boundary(agent, death)
                 if hit is None:
                     redeals[death] += 1
@@ -103,7 +108,14 @@ class Killer:
                     self._say(f"  {at:6.1f} s  SIGKILL {agent.name} {death.boundary} {hit['kind']}".rstrip())
                     await self._crew.restart(agent)
                 after_each(len(self.ends), of)
+                await self._space(last)
         self._crew.allow(self._crew.progress.total)
+
+    async def _space(self, last: float) -> None:
+        """Leave the plan's spacing between one death and the next, while there is something to kill."""
+        until = last + self._plan.spacing_s
+        while time.monotonic() < until and not self._crew.progress.over:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S * 5)
 
     async def _victim(self) -> AgentProcess | None:
         """A living process with something in hand; ``None`` when there will be none any more."""
@@ -112,6 +124,9 @@ class Killer:
             able = [agent for agent in self._crew.agents if agent.able and agent.playing]
             if able:
                 return able[self._chance.randrange(len(able))]
+            if any(agent.able for agent in self._crew.agents):
+                # What has begun is over: let more begin, or the deaths would wait for ever.
+                self._crew.allow(len(self._crew.progress.begun) + 1)
             await asyncio.sleep(POLL_S)
         return None
 

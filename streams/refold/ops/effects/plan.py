@@ -97,6 +97,10 @@ class EffectsPlan:
     worker_kills: int = len(WORKER_POINTS)
     agent: str | None = None
     sabotage: str | None = None
+    #: Conversations are spread over this long instead of following the deaths; 0: as fast as they go.
+    paced_s: float = 0.0
+    #: From one death of an agent to the next, at least.
+    spacing_s: float = 0.0
 
     def random(self, purpose: str) -> random.Random:
         return random.Random(f"{self.seed}/{purpose}")

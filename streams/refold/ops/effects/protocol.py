@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from refold.client import Refold
-from refold.client.session import Session
 from refold.errors import ConfigError, UsageError
+from refold.ops.effects.watched import WatchedSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class AgentTurn:
     """
 
     client: Refold
-    session: Session
+    session: WatchedSession
     turn_id: str
     number: int
     user: str

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold.client import Refold
 from refold.demo.dataset import data_directory, load
+from refold.demo.uninterrupted import uninterrupted
 from refold.errors import RefoldError, UnavailableError
 from refold.ops.effects import ledger
 from refold.ops.effects.crew import Crew
@@ -127,7 +128,7 @@ class _Run:
             try:
                 await crew.start()
                 killer = Killer(plan, crew, client, self.say)
-                operator = Operator(client, books, killer.held, self.say)
+                operator = Operator(client, books, killer.held)
                 reaper = Reaper(
                     watch,
                     self._owned,
@@ -225,6 +226,7 @@ class _Run:
         over: bool,
     ) -> Outcome:
         plan, names, partitions = self.plan, self.names, self.plan.partitions
+        conversations = load(plan.conversations)
         unfinished = [] if over else ["not every conversation ended in time"]
         try:
             await fleet.wait_ready()
@@ -242,12 +244,12 @@ class _Run:
         verdict = await asyncio.to_thread(
             judge,
             self.settings.tenant,
-            load(plan.conversations),
+            conversations,
             ledger.read(gateway.ledger),
             journal,
             state,
             review,
-            scripted=plan.agent is None,
+            None if plan.agent is not None else await uninterrupted(self.settings.tenant, conversations),
         )
         for session, error in crew.progress.given_up.items():
             unfinished.append(f"{session} was given up: {error}")

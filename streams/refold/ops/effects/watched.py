@@ -7,6 +7,7 @@ subclass of the publisher sees intent, started and result whoever appends them, 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -50,8 +51,18 @@ class WatchedPublisher(Publisher):
         self._boundaries = boundaries
         self._sabotage = sabotage
         self._late: set[asyncio.Task[None]] = set()
+        self.waits_ms: list[float] = []
 
     async def publish(self, event_type: str, payload: Mapping[str, Any] | bytes, **options: Any) -> Receipt:
+        began = time.monotonic()
+        try:
+            return await self._publish(event_type, payload, options)
+        finally:
+            self.waits_ms.append(round((time.monotonic() - began) * 1000, 1))
+
+    async def _publish(
+        self, event_type: str, payload: Mapping[str, Any] | bytes, options: dict[str, Any]
+    ) -> Receipt:
         step = STEP_OF_EVENT.get(event_type)
         if step is None or isinstance(payload, bytes):
             return await super().publish(event_type, payload, **options)
@@ -92,7 +103,13 @@ class WatchedSession(Session):
         sabotage: str | None,
     ) -> None:
         super().__init__(connection, tenant, session, generations)
-        self._publisher = WatchedPublisher(connection, tenant, session, self.key, boundaries, sabotage)
+        self._watched = WatchedPublisher(connection, tenant, session, self.key, boundaries, sabotage)
+        self._publisher = self._watched
+
+    def take_waits_ms(self) -> list[float]:
+        """How long each event appended through this object waited, since the last call."""
+        waits, self._watched.waits_ms = self._watched.waits_ms, []
+        return waits
 
 
 class WatchedRefold(Refold):
