@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from refold.ops.effects.boundaries import CALL
 from refold.testing.kafka import Kafka
 
 pytestmark = [
@@ -36,8 +37,9 @@ def demo(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_a_short_demo_is_exact_and_its_control_is_not(kafka: Kafka, tmp_path: Path) -> None:
     """Goal: the demo's promises hold and its control shows the difference. Method: 24 conversations, 20 s."""
     result = demo(
-        tmp_path, "--bootstrap", kafka.bootstrap, "--sessions", "24", "--seconds", "20", "--no-up", "--json"
-    )
+        tmp_path, "--bootstrap", kafka.bootstrap, "--sessions", "24", "--seconds", "20", "--no-up", "--json",
+        "--opening", "skip",
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     row = json.loads(result.stdout.splitlines()[-1])
     assert row == json.loads((tmp_path / "report.json").read_text())
@@ -53,7 +55,25 @@ def test_a_short_demo_is_exact_and_its_control_is_not(kafka: Kafka, tmp_path: Pa
     }
     assert row["control"]["lost"] + row["control"]["doubled"] > 0
     assert row["operations"] == 140
+    assert row["opening"] is None
+    assert row["agent_kills"] >= 1
+    assert set(row["agent_kill_points"]) <= set(CALL)
     assert not (tmp_path / "demo" / "stack.json").exists()
+
+
+def test_the_opening_shows_what_it_says(kafka: Kafka, tmp_path: Path) -> None:
+    """Goal: the same sentence on both devices, a refund paid once, a letter in the review queue. Method: the
+    opening alone; it kills for real and compares what was shown with what is stored."""
+    result = demo(tmp_path, "--bootstrap", kafka.bootstrap, "--opening", "only", "--json")
+    assert result.returncode == 0, result.stderr
+    row = json.loads(result.stdout.splitlines()[-1])
+    assert row["wrong"] == []
+    assert row["chat"]["same_sentence"] is True
+    assert 0 < row["chat"]["killed_after_characters"] < row["chat"]["characters"]
+    assert row["chat"]["went_on_after_ms"] > 0
+    assert row["refund"]["effects"] == row["letter"]["effects"] == row["letter"]["reviewed"] == 1
+    for words in ("kill -9", "finished the same sentence", "done, not repeated", "refold review resolve"):
+        assert words in result.stderr
 
 
 def test_down_without_a_demo_says_so(tmp_path: Path) -> None:

@@ -1,18 +1,23 @@
-"""The demo's player and judge without Kafka: same script, same state; each planted difference is found."""
+"""The demo's reference and judge without Kafka: same script, same conversation; planted faults are found."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 
 import pytest
 
 from refold.demo.dataset import Conversation, load
 from refold.demo.judge import Topic, Verdict, judge
-from refold.demo.model import LocalModel, SpokenWords
+from refold.demo.model import EndpointModel, LocalModel, model_from_environment
 from refold.demo.player import Played, Player
-from refold.demo.reference import MemorySession, normalised
+from refold.demo.reference import MemorySession
+from refold.demo.uninterrupted import uninterrupted
+from refold.ops.effects.ledger import Entry
+from refold.ops.effects.told import Told
 from refold.ops.verify.readback import Record
+from refold.wire.codec import decode
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("bfcl_eval") is None,
@@ -32,61 +37,70 @@ async def play(conversation: Conversation) -> tuple[MemorySession, Played]:
     return session, await Player(conversation, session, LocalModel()).play()
 
 
-async def test_two_runs_end_in_the_same_state(conversation: Conversation) -> None:
+async def test_two_runs_tell_the_same(conversation: Conversation) -> None:
     (one, first), (two, second) = await play(conversation), await play(conversation)
-    assert normalised(one.value) == normalised(two.value)
-    assert first.words == second.words
-    assert tuple(first.ledger) == conversation.calls
+    assert Told.by(one.journal) == Told.by(two.journal)
+    assert tuple(first.ledger) == tuple(second.ledger) == conversation.calls
 
 
-async def test_spoken_words_give_the_same_state(conversation: Conversation) -> None:
-    """Goal: a run with a real model can be compared. Method: say its words again."""
-    one, played = await play(conversation)
-    two = MemorySession(TENANT, conversation.session)
-    await Player(conversation, two, SpokenWords(played.words)).play()
-    assert normalised(one.value) == normalised(two.value)
+async def test_spoken_words_give_the_same_conversation(conversation: Conversation) -> None:
+    """Goal: a run with a real model can be compared. Method: say again what the journal says was said."""
+    one, _ = await play(conversation)
+    told = Told.by(one.journal)
+    again = await uninterrupted(TENANT, [conversation], {conversation.session: told.words})
+    assert again[conversation.session] == told
+    other = await uninterrupted(TENANT, [conversation], {conversation.session: ["?", *told.words[1:]]})
+    assert other[conversation.session].spoken != told.spoken
 
 
 async def test_every_call_goes_through_its_states(conversation: Conversation) -> None:
     session, played = await play(conversation)
     types = [receipt.type for receipt in played.receipts]
     assert types.count("ToolCallIntended") == types.count("ToolCallStarted") == len(conversation.calls)
-    rows = normalised(session.value)["tools"]
+    rows = decode(session.value, "refold.SessionSnapshot").record["tools"]
     assert [row["state"] for row in rows] == ["done"] * len(conversation.calls)
     assert [row["tool"] for row in rows] == [call.tool for call in conversation.calls]
 
 
-async def test_normalising_hides_times_and_nothing_else(conversation: Conversation) -> None:
-    session, _ = await play(conversation)
-    plain = normalised(session.value)
-    assert plain["created_at_ms"] == plain["updated_at_ms"] == 0
-    assert {"engine", "frontier"}.isdisjoint(plain)
-    assert plain["seq"] > 0
-    assert plain["context"]["recent_messages"][-1]["message_id"].endswith("/answer")
+def test_the_environment_names_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REFOLD_DEMO_MODEL_URL", raising=False)
+    assert isinstance(model_from_environment(), LocalModel)
+    monkeypatch.setenv("REFOLD_DEMO_MODEL_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("REFOLD_DEMO_MODEL_NAME", "small")
+    model = model_from_environment()
+    assert isinstance(model, EndpointModel)
+    assert model.name == "small"
 
 
 async def verdict_of(conversation: Conversation, planted: str) -> Verdict:
-    session, played = await play(conversation)
+    session, _ = await play(conversation)
     key = f"{TENANT}/{conversation.session}".encode()
-    values = session.journal
-    state = session.value
+    told = Told.by(session.journal)
+    values, state = session.journal, session.value
+    entries = [
+        Entry(n, "executed", conversation.session, f"op{n}/1", call.tool, json.loads(call.arguments), result)
+        for n, (call, result) in enumerate(zip(conversation.calls, told.results.values(), strict=True))
+    ]
+    reference = dict(await uninterrupted(TENANT, [conversation]))
     match planted:
         case "lost event":
             values = values[:-1]
         case "doubled operation":
-            played.ledger.append(played.ledger[0])
+            entries.append(entries[0])
         case "operation not run":
-            played.ledger.pop()
+            entries.pop()
+        case "operations out of order":
+            entries[0], entries[1] = entries[1], entries[0]
         case "other state":
             other = MemorySession(TENANT, conversation.session)
             await other.append("something else", message_id="x")
             state = other.value
-        case "event nobody sent":
-            played.receipts.pop()
+        case "other words":
+            changed = [*told.spoken[:-1], ("assistant", told.spoken[-1][1], "something else")]
+            reference[conversation.session] = replace(told, spoken=changed)
     journal: Topic = {0: [Record(0, n, key, value, (), 0) for n, value in enumerate(values)]}
-    reference = {conversation.session: session.value}
     topic: Topic = {0: [Record(0, 0, key, state, (), 0)]}
-    return judge(TENANT, [conversation], {conversation.session: played}, reference, journal, topic)
+    return judge(TENANT, [conversation], entries, journal, topic, {0: []}, reference)
 
 
 async def test_a_run_without_differences_is_clean(conversation: Conversation) -> None:
@@ -97,22 +111,20 @@ async def test_a_run_without_differences_is_clean(conversation: Conversation) ->
 
 
 @pytest.mark.parametrize(
-    "planted", ["lost event", "doubled operation", "operation not run", "other state", "event nobody sent"]
+    ("planted", "lost", "doubled"),
+    [
+        ("lost event", 1, 0),
+        ("doubled operation", 0, 1),
+        ("operation not run", 1, 0),
+        ("operations out of order", 0, 0),
+        ("other state", 0, 0),
+        ("other words", 1, 1),
+    ],
 )
-async def test_each_planted_difference_is_found(conversation: Conversation, planted: str) -> None:
+async def test_each_planted_difference_is_found(
+    conversation: Conversation, planted: str, lost: int, doubled: int
+) -> None:
+    """Goal: nothing can hide. Method: one thing is made wrong at a time, and is counted as what it is."""
     verdict = await verdict_of(conversation, planted)
     assert not verdict.clean
-    assert verdict.mismatches == 1
-    assert verdict.lost + verdict.doubled > 0 or planted == "other state"
-
-
-async def test_operations_in_another_order_are_found(conversation: Conversation) -> None:
-    """Goal: order counts, not only the set."""
-    swapped = replace(conversation, turns=tuple(reversed(conversation.turns)))
-    session, played = await play(conversation)
-    key = f"{TENANT}/{conversation.session}".encode()
-    journal: Topic = {0: [Record(0, n, key, value, (), 0) for n, value in enumerate(session.journal)]}
-    topic: Topic = {0: [Record(0, 0, key, session.value, (), 0)]}
-    reference = {conversation.session: session.value}
-    verdict = judge(TENANT, [swapped], {conversation.session: played}, reference, journal, topic)
-    assert verdict.differences == [f"{conversation.session}: operations out of order"]
+    assert (verdict.mismatches, verdict.lost, verdict.doubled) == (1, lost, doubled)

@@ -1,17 +1,13 @@
-"""One conversation, played through the SDK as an agent would: the script is the same with and without
-crashes.
+"""One conversation as it goes when nothing dies: the reference that the agents' conversations must equal.
 
 Per turn: the user's message; if tools are needed, the assistant's message that asks for them, then each
 call as intent → started (accepted, or the tool does not run) → effect → result; at last the assistant's
-answer. Message and operation ids follow from the script, so a second run can be compared with the first;
-event ids are the SDK's.
+answer. Message ids and call ids follow from the script, as those of :mod:`refold.ops.effects.agent` do.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,9 +23,6 @@ SYSTEM_PROMPT: Final = (
     "You are an assistant with tools. Use them when the user asks for something they can do."
 )
 
-#: Waits until the turn's time has come: (turn number) -> when to go on.
-Pace = Callable[[int], Awaitable[None]]
-
 
 @dataclass(slots=True)
 class Played:
@@ -38,12 +31,6 @@ class Played:
     session: str
     receipts: list[Receipt] = field(default_factory=list)
     ledger: list[Call] = field(default_factory=list)
-    waits_ms: list[float] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-
-
-async def no_pace(_turn: int) -> None:
-    return None
 
 
 class Player:
@@ -57,13 +44,12 @@ class Player:
         self._transcript: list[dict[str, Any]] = []
         self.played = Played(conversation.session, ledger=self._simulators.ledger)
 
-    async def play(self, pace: Pace = no_pace) -> Played:
+    async def play(self) -> Played:
         """Raises what the SDK raises: nothing is retried here, so nothing can be repeated here."""
         name = self._conversation.session
         await self._note(self._session.append(SYSTEM_PROMPT, role="system", message_id=f"{name}/system"))
         self._transcript.append({"role": "system", "content": SYSTEM_PROMPT})
         for number, turn in enumerate(self._conversation.turns):
-            await pace(number)
             await self._turn(f"{name}/t{number}", turn)
         return self.played
 
@@ -73,7 +59,6 @@ class Player:
         if turn.calls:
             asked_by = f"{turn_id}/calls"
             text = await self._model.announce(self._transcript, [call.tool for call in turn.calls])
-            self.played.words.append(text)
             asked = [
                 {
                     "id": f"{turn_id}/c{index}",
@@ -86,7 +71,6 @@ class Player:
             for index, call in enumerate(turn.calls):
                 results.append(await self._call(f"{turn_id}/c{index}", asked_by, index, call))
         answer = await self._model.close(self._transcript, results)
-        self.played.words.append(answer)
         await self._message(f"{turn_id}/answer", {"role": "assistant", "content": answer})
 
     async def _call(self, operation: str, asked_by: str, index: int, call: Call) -> str:
@@ -118,16 +102,4 @@ class Player:
         await self._note(self._session.append(message, message_id=message_id))
 
     async def _note(self, append: Awaitable[Receipt]) -> None:
-        began = time.monotonic()
         self.played.receipts.append(await append)
-        self.played.waits_ms.append((time.monotonic() - began) * 1000)
-
-
-def paced(start_s: float, length_s: float, turns: int, began: float) -> Pace:
-    """Turn k begins ``start_s + k × length_s / turns`` after ``began``, or later when it was held up."""
-
-    async def wait(turn: int) -> None:
-        due = began + start_s + turn * length_s / max(turns, 1)
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
-
-    return wait

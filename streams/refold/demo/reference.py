@@ -1,10 +1,4 @@
-"""The uninterrupted run: the same player, its events folded in memory, no Kafka, no crash.
-
-The rule of normalisation, for comparing its states with the stored ones: every ``…_ms`` field (times, leases)
-becomes 0; the frontier (inbox positions) and the ``engine`` part (producer ids and counters of the
-de-duplication) are left out. Everything else must be equal: messages, facts, tool rows, branches, statuses,
-seqs, ids. Ids need no rule, because the player derives them from the script.
-"""
+"""A session without Kafka: events are decided and folded in memory, through the same bytes as a worker's."""
 
 from __future__ import annotations
 
@@ -19,7 +13,6 @@ from refold.core import decide, evolve, initial
 from refold.core.envelope import Envelope
 from refold.core.rulings import Accepted
 from refold.errors import InvariantViolation
-from refold.wire.codec import decode
 from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import decode_event
 from refold.wire.journal import journal_value
@@ -65,19 +58,3 @@ class MemorySession(SessionWrites):
     @property
     def value(self) -> bytes:
         return encode_snapshot(self._state)
-
-
-def normalised(value: bytes) -> Any:
-    """The public part of a snapshot under the rule above."""
-    record = dict(decode(value, "refold.SessionSnapshot").record)
-    for name in ("engine", "frontier"):
-        record.pop(name)
-    return _without_times(record)
-
-
-def _without_times(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: 0 if k.endswith("_ms") and v is not None else _without_times(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_without_times(item) for item in value]
-    return value
