@@ -15,6 +15,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.refold-dev.stamp
 DEMO_STAMP := $(VENV)/.refold-demo.stamp
+PEERS := .venv-peers
+PEERS_STAMP := $(PEERS)/.refold-peers.stamp
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 SUITES ?=
 ARGS ?=
@@ -69,11 +71,20 @@ lint: $(STAMP) ## ruff, mypy --strict, import contracts, tidiness
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) -m pytest -q -p no:cacheprovider tests/ops/test_tidy.py
 
+# What bench.tools compares with, kept apart: dozens of packages that refold does not need.
+$(PEERS_STAMP): $(STAMP) requirements/peers.lock
+	@echo "installing the benchmark's peers into $(PEERS)" >&2
+	@$(PY) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r requirements/peers.lock
+	@touch $@
+
 .PHONY: bench
-bench: $(STAMP) ## Measure throughput, latency and memory (about ten minutes)
+bench: $(STAMP) $(PEERS_STAMP) ## Measure throughput, latency, memory, streams and tools (about fifteen minutes)
 	@$(PY) -m bench.throughput --json $(ARGS)
 	@$(PY) -m bench.latency --json $(ARGS)
 	@$(PY) -m bench.memory --json $(ARGS)
+	@$(PY) -m bench.streaming --json $(ARGS)
+	@$(PY) -m bench.tools --json --peers $(PEERS)/bin/python $(ARGS)
 
 .PHONY: lock
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/dev.lock
@@ -83,5 +94,5 @@ lock: $(STAMP) ## Resolve the dependencies anew into requirements/dev.lock
 .PHONY: clean
 clean: ## Remove the environment, caches and everything a run left behind (a running demo is stopped first)
 	@[ ! -x $(PY) ] || [ ! -d .refold ] || $(PY) -m refold.cli.main demo --down || true
-	rm -rf $(VENV) .refold .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) $(PEERS) .refold .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
