@@ -123,5 +123,5 @@ async def test_a_run_that_does_not_succeed(gateway: Gateway) -> None:
 
     with pytest.raises(AssertionError, match="give arguments with which it succeeds"):
         await assert_idempotent(pay, ARGUMENTS, effects=counted(gateway))
-    with pytest.raises(AssertionError, match="cannot be run with these arguments: .*amount: Field required"):
+    with pytest.raises(AssertionError, match=r"cannot be run with these arguments: .*amount: Field required"):
         await assert_idempotent(pay, {"order": "A"}, effects=counted(gateway))

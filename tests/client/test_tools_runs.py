@@ -680,3 +680,34 @@ async def test_a_repeat_that_is_turned_away_keeps_its_key(s: MemorySession) -> N
     assert result["content"] == "paid"
     assert len(ran) == 3
     assert len(set(ran)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("pay", '{"order":"\ud83d","amount":1}', "half of a surrogate pair"),
+        ("pay", '{"order":"\\ud83d","amount":1}', "not valid JSON"),
+        ("x" * 1000, "{}", "there is no tool 'xxx"),
+        ("a\ud83db", "{}", "there is no tool 'a\ufffdb'"),
+        ("pay", "[" * 5000, "not valid JSON"),
+        ("pay", "\x00", "not valid JSON"),
+    ],
+)
+async def test_whatever_a_model_says_it_gets_an_answer(
+    s: MemorySession, gateway: Gateway, name: str, arguments: str, said: str
+) -> None:
+    """D25 and kin: no text of a model ends the turn; nothing runs."""
+    pay = payment(gateway, "external", lookup=True)
+    (result,) = await run(s, [pay], asked(name, "c1", arguments))
+    assert said in result["content"]
+    assert (s.row("m1:c1").state, gateway.ledger) == ("failed", [])
+    assert (await run(s, [pay], asked(name, "c1", arguments)))[0] == result
+
+
+async def test_a_block_of_odd_values(s: MemorySession, gateway: Gateway) -> None:
+    """Goal: Anthropic's parsed input may hold what no encoding takes."""
+    pay = payment(gateway, "external", lookup=True)
+    block = {"type": "tool_use", "id": "t1", "name": "pay", "input": {"order": "\ud83d", "amount": 1}}
+    (result,) = await run(s, [pay], block)
+    assert result["is_error"] is True
+    assert gateway.ledger == []

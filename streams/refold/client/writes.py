@@ -239,14 +239,17 @@ class SessionWrites:
     async def approve(
         self, operation_id: str, *, by: str | None = None, reason: str | None = None, **options: Any
     ) -> Receipt:
+        """Let a call that waits for approval run. Waits for *accepted* (else Refused), so that whoever runs
+        the call next finds it approved."""
         payload = {"operation_id": operation_id, "by": by, "reason": reason}
-        return await self.publish("ToolCallApproved", payload, **options)
+        return await self.publish("ToolCallApproved", payload, **{"wait": "accepted", **options})
 
     async def deny(
         self, operation_id: str, *, by: str | None = None, reason: str | None = None, **options: Any
     ) -> Receipt:
+        """Settle a call that waits for approval: it does not run. Waits for *accepted*, else Refused."""
         payload = {"operation_id": operation_id, "by": by, "reason": reason}
-        return await self.publish("ToolCallDenied", payload, **options)
+        return await self.publish("ToolCallDenied", payload, **{"wait": "accepted", **options})
 
     async def tool_started(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, overload
 
 from refold.client.tools.bodies import in_thread, run_body
 from refold.client.tools.call import ToolCall
@@ -110,6 +110,36 @@ class Tool:
         return {"name": self.name, "description": self.description, "input_schema": self.json_schema}
 
 
+@overload
+def tool(
+    function: Callable[..., Any],
+    *,
+    effect: Effect,
+    lookup: LookupFunction | None = None,
+    approval: Approval = False,
+    timeout: float | None = TIMEOUT_S_DEFAULT,
+    retry_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    attempts_max: int = ATTEMPTS_DEFAULT,
+    name: str | None = None,
+    description: str | None = None,
+) -> Tool: ...
+
+
+@overload
+def tool(
+    function: None = None,
+    *,
+    effect: Effect,
+    lookup: LookupFunction | None = None,
+    approval: Approval = False,
+    timeout: float | None = TIMEOUT_S_DEFAULT,
+    retry_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    attempts_max: int = ATTEMPTS_DEFAULT,
+    name: str | None = None,
+    description: str | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
 def tool(
     function: Callable[..., Any] | None = None,
     *,
@@ -121,7 +151,7 @@ def tool(
     attempts_max: int = ATTEMPTS_DEFAULT,
     name: str | None = None,
     description: str | None = None,
-) -> Any:
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Declare a function, sync or async, as a tool. The rules are in ``docs/guides/tools.md``.
 
     ``effect``: ``"none"`` may simply run again; ``"idempotent"`` may run again under the same key;

@@ -17,12 +17,13 @@ output (texts, reasoning) is passed over, so the whole list may be handed in.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from refold.client.tools.outcomes import CallOutcome
-from refold.errors import UsageError
+from refold.errors import InvalidRecord, UsageError
 from refold.formats.jsonio import dumps_text
 
 Provider = Literal["openai", "openai-responses", "anthropic"]
@@ -84,7 +85,7 @@ def _read(item: Mapping[str, Any]) -> AskedCall | None:
     if kind == "tool_use":
         given = item.get("input")
         # A stream that was cut short leaves text: kept as it is.
-        raw = given if isinstance(given, str) else dumps_text({} if given is None else given)
+        raw = given if isinstance(given, str) else _text(given)
         return _made("anthropic", item.get("id"), item.get("name"), raw)
     if kind == "function_call":
         return _made("openai-responses", item.get("call_id"), item.get("name"), item.get("arguments"))
@@ -102,5 +103,13 @@ def _made(provider: Provider, call_id: Any, name: Any, arguments: Any) -> AskedC
         raise UsageError("a tool call without an id: a result could not be tied to it")
     if not isinstance(name, str) or not name:
         raise UsageError(f"tool call {call_id} names no tool")
-    raw = arguments if isinstance(arguments, str) else dumps_text({} if arguments is None else arguments)
+    raw = arguments if isinstance(arguments, str) else _text(arguments)
     return AskedCall(provider, call_id, name, raw)
+
+
+def _text(parsed: Any) -> str:
+    """Arguments that a provider hands out parsed, as text; what JSON cannot hold is left to be found invalid."""
+    try:
+        return dumps_text({} if parsed is None else parsed)
+    except InvalidRecord:
+        return json.dumps(parsed)

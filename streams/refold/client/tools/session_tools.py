@@ -21,9 +21,11 @@ from refold.client.tools.operation import Operation, check_lease
 from refold.client.tools.outcomes import ApprovalPending, CallOutcome, Effect
 from refold.client.tools.perform import perform, refuse
 from refold.client.tools.providers import AskedCall, read_calls
+from refold.client.tools.results import summary_of, whole
 from refold.client.tools.rows import Row, full_arguments
 from refold.client.tools.schema import BadArguments
 from refold.client.tools.verdicts import stricter
+from refold.core.limits import ID_BYTES_MAX
 from refold.errors import InvariantViolation, UsageError
 from refold.formats.jsonio import dumps_text
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 #: Calls of one ``run_tools`` or ``reconcile`` that run at once, and the most that may.
 PARALLEL_DEFAULT: Final = 8
 PARALLEL_MAX: Final = 64
+
+#: Of an unknown tool's name, to the model: longer than any real one.
+NAME_SHOWN_CHARS: Final = 80
 
 T = TypeVar("T")
 
@@ -112,7 +117,8 @@ class SessionTools:
         What a model can mend is an error result: unknown tool, arguments that do not fit, a body's ToolError,
         a failure. A call whose outcome is not known is an error result that says so. Raises ApprovalPending
         when calls wait for approval (all others have run by then), Refused when the fold does not take a
-        call, TransientError when Kafka or the workers do not answer; calling again is always right.
+        call, TransientError when Kafka or the workers do not answer; calling again is always right. Events of
+        this session whose delivery failed before are sent again first (``session.retry``).
         """
         known = _by_name(tools)
         asked = read_calls(calls)
@@ -172,9 +178,14 @@ class SessionTools:
 
 
 async def _run(op: Operation, tool: Tool | None) -> CallOutcome:
+    """What a model says may be anything: it must not end the turn."""
+    said, op.arguments = op.arguments, whole(op.arguments)
     if tool is None:
-        return await refuse(op, "unknown_tool", f"there is no tool {op.tool!r}")
+        op.tool = summary_of(whole(op.tool), ID_BYTES_MAX)
+        return await refuse(op, "unknown_tool", f"there is no tool {op.tool[:NAME_SHOWN_CHARS]!r}")
     _declare(op, tool)
+    if said != op.arguments:
+        return await refuse(op, "invalid_arguments", "the arguments hold half of a surrogate pair")
     try:
         arguments = tool.parameters.read(op.arguments)
     except BadArguments as error:
