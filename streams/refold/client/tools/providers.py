@@ -108,7 +108,7 @@ def _made(provider: Provider, call_id: Any, name: Any, arguments: Any) -> AskedC
 
 
 def _text(parsed: Any) -> str:
-    """Arguments that a provider hands out parsed, as text; what JSON cannot hold is left to be found invalid."""
+    """Arguments handed out parsed, as text; what JSON cannot hold is left to be found invalid."""
     try:
         return dumps_text({} if parsed is None else parsed)
     except InvalidRecord:
