@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.generation_items import G, batch, begin, end, frames, joined
-from refold.client.generations.composing import compose
+from refold.client.generations.composing import compose, name_calls
 from refold.client.generations.frames import Cursor, Frame, Item, Transcript, parse_frame_id
 from refold.client.generations.ids import answer_id, check_client, check_name, generation_id
 from refold.client.generations.join import Continued, LookedUp, Numbered
@@ -225,18 +225,22 @@ def test_parts_of_a_second_stream_follow_those_of_the_first() -> None:
 
 
 def test_a_message_is_composed_of_what_was_recorded() -> None:
-    parts = compose(
+    made = compose(
         [
             Delta("reasoning", 0, b"hm"),
             Delta("text", 1, b"Hi "),
             Delta("text", 1, b"you"),
             Delta("tool_call", 2, b'{"a":', "c1", "refund"),
             Delta("tool_call", 2, b"1}"),
-            Delta("tool_call", 3, b'{"cut', "c2", "refund"),
+            Delta("tool_call", 3, b'{"cut', None, "refund"),
         ]
     )
+    parts = name_calls(made, "m")
+    assert parts == name_calls(made, "m")
     assert [(p.type, p.text) for p in parts[:2]] == [("reasoning", "hm"), ("text", "Hi you")]
     assert parts[2].fields["arguments"] == '{"a":1}'
+    assert parts[2].fields["call_id"] == "c1"
+    assert parts[3].fields["call_id"].startswith("call_")
     assert [p.fields["arguments_valid"] for p in parts[2:]] == [True, False]
 
 

@@ -93,7 +93,7 @@ async def test_chunks_are_the_stream_and_the_digest_is_the_folds() -> None:
     assert (made.produced, made.length, made.chain) == (progress.produced, progress.length, progress.chain)
     assert made.sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert [batch.seq for batch in topic.records] == list(range(1, made.produced + 1))
-    assert made.content()["content"][0].text == text
+    assert made.content("m")["content"][0].text == text
 
 
 async def test_strict_chunks_wait_for_the_topic_and_relaxed_ones_do_not() -> None:
@@ -161,7 +161,7 @@ async def test_a_caller_that_leaves_takes_the_provider_with_it() -> None:
             break
     assert closed.is_set()
     assert made.produced == topic.progress().produced
-    assert made.content()["content"][0].text == topic.text
+    assert made.content("m")["content"][0].text == topic.text
 
 
 async def test_a_stop_ends_the_stream_with_what_is_there() -> None:
@@ -254,13 +254,13 @@ async def test_two_streams_of_one_attempt_add_up() -> None:
     assert progress.usage == TokenUsage(20, 7, 0, 0) == made.usage
     assert progress.finish == "stop"
     assert progress.finishes == 1
-    assert [part.text for part in made.content()["content"]] == ["Hello", " again"]
+    assert [part.text for part in made.content("m")["content"]] == ["Hello", " again"]
 
 
 async def test_the_providers_own_composition_is_the_message_where_it_can_be() -> None:
     made = recording(Topic())
     await collected(made, openai("Hello", 3), "auto")
-    body = made.content()
+    body = made.content("m")
     assert (body["finish_reason"], body["usage"]["output"]) == ("stop", 3)
     assert made.provider_response_id == "r1"
 

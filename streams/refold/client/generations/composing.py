@@ -7,12 +7,16 @@ from the deltas, which all of them have in common; its text is the same byte for
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from typing import Final
 
 from refold.client.generations.frames import UNDECODABLE
 from refold.core.progress import Delta, TokenUsage
 from refold.formats.parts import valid_json
 from refold.wire.parts import Part, generic, reasoning, refusal, text, tool_call
+
+CALL_DIGITS: Final = 24
 
 
 class _Piece:
@@ -28,7 +32,10 @@ class _Piece:
         body = self.data.decode("utf-8", UNDECODABLE)
         if self.kind == "tool_call":
             return tool_call(
-                self.call_id or "", self.name or "", body, arguments_valid=valid_json(body) if body else False
+                self.call_id or "",
+                self.name or "",
+                body,
+                arguments_valid=bool(body) and valid_json(body),
             )
         if not body:
             return None
@@ -55,6 +62,19 @@ def compose(deltas: Iterable[Delta]) -> list[Part]:
         piece.name = delta.name or piece.name
     made = (piece.part() for piece in pieces.values())
     return [part for part in made if part is not None]
+
+
+def name_calls(content: Iterable[Part], message_id: str) -> list[Part]:
+    """Some providers name no call, and the fold keeps none without a name: it is named after its place, the
+    same in whichever process composes the message."""
+    made: list[Part] = []
+    for place, part in enumerate(content):
+        if part.type == "tool_call" and not part.fields["call_id"]:
+            mark = hashlib.sha256(f"{message_id}\0{place}".encode()).hexdigest()
+            fields = {**part.fields, "call_id": f"call_{mark[:CALL_DIGITS]}"}
+            part = Part(part.type, part.text, fields, type_version=part.type_version)
+        made.append(part)
+    return made
 
 
 def usage_record(usage: TokenUsage) -> dict[str, int] | None:

@@ -18,19 +18,25 @@ from refold.errors import TransientError, UsageError
 if TYPE_CHECKING:
     from refold.client.generations.backfill import Backfills
 
+#: ``extra`` of the last batch of an answer that has returned, before GenerationFinished: who takes over after
+#: it only writes the end, and no model is asked to go on with a complete answer.
+COMPLETE: Final = b"complete"
+
 #: Pause while the own begin is not visible yet (its transaction was committed a moment ago).
 PAUSE_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """``produced``, ``length`` and ``chain`` as the rule counts them at the attempt's begin."""
+    """``produced``, ``length`` and ``chain`` as the rule counts them at the attempt's begin. ``complete``:
+    its answer had come to its end; a finish reason does not say that (more may follow it)."""
 
     deltas: tuple[Delta, ...] = ()
     produced: int = 0
     length: int = 0
     chain: bytes = b""
     finish: str | None = None
+    complete: bool = False
 
     @property
     def text_bytes(self) -> bytes:
@@ -57,6 +63,7 @@ async def read_prefix(
     transcript = Transcript(generation)
     deltas: list[Delta] = []
     size = 0
+    complete = False
     at = first
     while True:
         end = await backfills.end(partition)
@@ -66,21 +73,23 @@ async def read_prefix(
                 frame = transcript.take(item, offset, append_ms)
                 if frame is not None and frame.kind == "reset":
                     deltas.clear()
-                    size = 0
+                    size, complete = 0, False
                 elif frame is not None and frame.kind == "delta" and isinstance(item, Batch):
                     deltas += item.deltas
                     size += sum(len(delta.data) for delta in item.deltas)
+                    complete = item.extra == COMPLETE
                 if size > GENERATION_BYTES_MAX:
                     raise UsageError(f"generation {generation} has more content than a message can hold")
-                if isinstance(item, Marker) and (found := _reached(transcript, deltas, attempt)) is not None:
-                    return found
+                progress = transcript.progress
+                if isinstance(item, Marker) and progress is not None and progress.attempt >= attempt:
+                    return Prefix(
+                        tuple(deltas),
+                        progress.produced,
+                        progress.length,
+                        progress.chain,
+                        progress.finish,
+                        complete,
+                    )
         if loop.time() > deadline:
             raise TransientError(f"the begin of attempt {attempt} of {generation} did not appear in time")
         await asyncio.sleep(PAUSE_S)
-
-
-def _reached(transcript: Transcript, deltas: list[Delta], attempt: int) -> Prefix | None:
-    progress = transcript.progress
-    if progress is None or progress.attempt < attempt:
-        return None
-    return Prefix(tuple(deltas), progress.produced, progress.length, progress.chain, progress.finish)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from refold.client.generations.batcher import Batcher, Content
-from refold.client.generations.composing import compose
+from refold.client.generations.composing import compose, name_calls
 from refold.client.generations.frames import Decoders
 from refold.client.generations.join import Join, Numbered
 from refold.client.generations.lease import Lease
@@ -31,13 +31,12 @@ from refold.client.generations.limits import (
     RESEND_PAUSE_S,
     RESEND_PAUSE_S_MAX,
 )
-from refold.client.generations.prefix import Prefix
+from refold.client.generations.prefix import COMPLETE, Prefix
 from refold.client.generations.registry import Provider
 from refold.core.progress import NO_USAGE, Batch, Delta, TokenUsage, next_chain
 from refold.errors import RefoldError, TransientError, UnavailableError, UsageError
 from refold.formats.streams import StreamParser, chunks_of, parser_for
 from refold.wire.batches import encode_item
-from refold.wire.parts import Part
 
 Send = Callable[[bytes], Awaitable[Any]]
 """Append one record to the generation's partition; returns when it is durable."""
@@ -99,14 +98,21 @@ class Recording:
         """Of the text's bytes, hex."""
         return self._sha.hexdigest()
 
-    def content(self) -> dict[str, Any]:
-        """The message's body without its id: the provider's own composition where there is one."""
+    async def complete(self) -> None:
+        """Record that the answer has come to its end; nothing follows but GenerationFinished."""
+        if self.produced > self._prefix.produced or not self._prefix.complete:
+            await self.send(Content(), self.provider_response_id, COMPLETE)
+
+    def content(self, message_id: str) -> dict[str, Any]:
+        """The message's body: the provider's own composition where there is one."""
+        body: dict[str, Any]
         if len(self._streams) == 1:
             parser, join = self._streams[0]
             if join.whole and parser.error is None and not self._overlooked:
-                return parser.finish()
-        content: list[Part] = compose(self.deltas)
-        body: dict[str, Any] = {"role": "assistant", "content": content, "finish_reason": self.finish_reason}
+                body = parser.finish(message_id=message_id)
+                return {**body, "content": name_calls(body["content"], message_id)}
+        content = name_calls(compose(self.deltas), message_id)
+        body = {"role": "assistant", "content": content, "finish_reason": self.finish_reason}
         if self._streams and (model := self._streams[-1][0].model) is not None:
             body["model"] = model
         return body
@@ -152,7 +158,7 @@ class Recording:
 
     # For the pipe
 
-    async def send(self, content: Content, response_id: str | None) -> int:
+    async def send(self, content: Content, response_id: str | None, extra: bytes | None = None) -> int:
         """Make the next batch durable; returns its seq. Raises LeaseLost, or what time does not mend."""
         seq = self.produced + 1
         deltas = tuple(content.deltas)
@@ -167,6 +173,7 @@ class Recording:
             content.usage_mode,
             news,
             _now_ms(),
+            extra,
         )
         value = encode_item(batch)
         pause = RESEND_PAUSE_S

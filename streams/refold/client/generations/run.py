@@ -124,10 +124,11 @@ class Run:
 
     async def _run(self) -> None:
         try:
-            # A prefix with a finish reason was complete: only its end was not written.
-            if self._grant.prefix.finish is None and not self._recording.stopped.is_set():
+            # A complete prefix: only its end was not written.
+            if not self._grant.prefix.complete and not self._recording.stopped.is_set():
                 await self._answered()
             await self._recording.settle()
+            await self._recording.complete()
         except (LeaseLost, RestartNeeded, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -198,7 +199,7 @@ class Run:
         """The framed MessageAppended; large fields are in the blob store by then."""
         connection = self._service.connection
         terms = self._terms
-        body = self._recording.content()
+        body = self._recording.content(terms.message_id)
         body.update(message_id=terms.message_id, parent_id=terms.reply_to, role="assistant")
         if body.get("usage") is None and any(self._recording.usage):
             body["usage"] = usage_record(self._recording.usage)

@@ -179,6 +179,9 @@ async def _attempt(
         except NotFound:
             # Retention has eaten the beginning: what cannot be read cannot be gone on with.
             return await _attempt(service, session, terms, generator, place, attempt + 1, restart=True)
+        if not (prefix.complete or stopping or looks_up or generator.mode == "continue"):
+            # It had a finish reason, but more was to come, and this generator only begins anew.
+            return await _attempt(service, session, terms, generator, place, attempt + 1, restart=True)
     grant = Grant(
         attempt,
         mode,
