@@ -94,7 +94,7 @@ def test_a_users_wrong_agent_is_found(kafka: Kafka, tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
     result = effects(
         "--bootstrap", kafka.bootstrap, "--agent", "wrong:play", "--conversations", "12",
-        "--kills-per-boundary", "1", "--seconds", "15", "--json", path=tmp_path,
+        "--kills-per-boundary", "1", "--seconds", "8", "--json", path=tmp_path,
     )  # fmt: skip
     row = row_of(result)
     assert result.returncode == 1

@@ -30,6 +30,8 @@ POINT_S_MAX: Final = 6.0
 ACT_S_MAX: Final = 10.0
 #: Lease over, taken over, looked up, perhaps while a worker restarts.
 TAKEOVER_S_MAX: Final = 25.0
+#: Also when the run's time is nearly over.
+TAKEOVER_S_MIN: Final = 5.0
 #: A woken process needs one request to the gateway.
 WOKEN_S_MAX: Final = 10.0
 #: How long a woken process plays on as the second runner of its conversations.
@@ -187,7 +189,8 @@ class Killer:
         """
         session = self._client.session(end.session)
         before: Any = None
-        deadline = time.monotonic() + self._plan.lease_s + TAKEOVER_S_MAX
+        patience = min(TAKEOVER_S_MAX, max(TAKEOVER_S_MIN, self.time_left_s))
+        deadline = time.monotonic() + self._plan.lease_s + patience
         while time.monotonic() < deadline:
             try:
                 view = await session.state(min_seq=0)
