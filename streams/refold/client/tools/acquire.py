@@ -108,7 +108,7 @@ async def _begin(op: Operation, view: SnapshotView | None, row: Row | None) -> G
     archive: Archive | None = None
     if row is None and may_have_forgotten(view) and view is not None:
         archive = archive_of(op.session._connection, op.session.key)
-        await archive.read(op.session, view.seq)
+        await archive.read(op.session, view.seq, view.data["created_at_ms"])
         if (seq := archive.outcome_seq(op.operation_id)) is not None:
             return await archived_outcome(op.session, op.operation_id, op.tool, seq)
     approval = await needs_approval(op.approval, op.values)
@@ -120,11 +120,11 @@ async def _begin(op: Operation, view: SnapshotView | None, row: Row | None) -> G
         await op.rule(intent)
         await op.rule(asked)
         return None
-    if archive is not None and archive.outcome_seq(op.operation_id) is None:
+    if archive is not None and view is not None:
         ruling = await op.rule(intent)
         # What came between our look and the intent: another process may have run it, and 32 others since.
         if ruling.accepted and ruling.seq is not None:
-            await archive.read(op.session, ruling.seq - 1)
+            await archive.read(op.session, ruling.seq - 1, view.data["created_at_ms"])
             if (seq := archive.outcome_seq(op.operation_id)) is not None:
                 first = await archived_outcome(op.session, op.operation_id, op.tool, seq)
                 return await record_done(

@@ -48,18 +48,20 @@ def may_have_forgotten(view: SnapshotView | None) -> bool:
 
 
 class Archive:
-    """Declared operations of one session up to an event, and where their outcomes lie."""
+    """Declared operations of one life of a session up to an event, and where their outcomes lie."""
 
     def __init__(self) -> None:
         self.seq = 0
+        #: When this life began; a deleted session begins another one at seq 1.
+        self._created_ms = 0
         #: Digest of the operation id → seq of its outcome, 0 while there is none.
         self._known: dict[bytes, int] = {}
 
-    async def read(self, session: Session, upto: int) -> None:
-        """Take in the events up to ``upto``."""
-        if upto < self.seq or len(self._known) > ARCHIVED_CALLS_MAX:
+    async def read(self, session: Session, upto: int, created_ms: int) -> None:
+        """Take in the events up to ``upto`` of the life that began at ``created_ms``."""
+        if created_ms != self._created_ms or upto < self.seq or len(self._known) > ARCHIVED_CALLS_MAX:
             # The session was deleted and began anew, or is too long to be remembered.
-            self.seq = 0
+            self.seq, self._created_ms = 0, created_ms
             self._known.clear()
         if upto == self.seq:
             return
