@@ -52,7 +52,7 @@ $(DEMO_STAMP): $(STAMP) requirements/demo.lock
 venv: $(STAMP) ## Create the environment with the locked dependencies
 
 .PHONY: demo
-demo: $(DEMO_STAMP) ## Play 200 conversations while workers are killed; about 3 minutes
+demo: $(DEMO_STAMP) ## Three kills to read along, then 200 conversations under kills; about 4 minutes
 	@$(PY) -m refold.cli.main demo $(ARGS)
 
 .PHONY: test

@@ -1,4 +1,4 @@
-"""``refold demo``: two hundred conversations with tools while workers are killed; the stack stays up.
+"""``refold demo``: two hundred conversations with tools while workers and agents die; the stack stays up.
 
 Exit codes: 0 every session is as in an uninterrupted run, 1 any difference (or too few kills that hit
 something), others as in :mod:`refold.errors`.
@@ -61,8 +61,8 @@ def demo(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Play tool conversations on a real Kafka, kill workers in the middle of commits, compare every
-    session.
+    """An answer, a refund and a letter survive kill -9; then tool conversations on a real Kafka while workers
+    are killed in the middle of commits and agents in the middle of calls; every session is compared.
     """
     from refold.demo import stack as stacks
 
