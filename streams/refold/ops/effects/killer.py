@@ -17,8 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from refold.broker.process import Identity
+from refold.broker.watchdog import Watchdog
 from refold.client import Refold
-from refold.errors import TransientError
+from refold.errors import TransientError, UnavailableError
 from refold.ops.effects.boundaries import arm, disarm, hits
 from refold.ops.effects.crew import AgentProcess, Crew
 from refold.ops.effects.plan import AgentDeath, EffectsPlan
@@ -156,12 +158,20 @@ class Killer:
         self, agent: AgentProcess, death: AgentDeath, hit: Mapping[str, str]
     ) -> Mapping[str, str]:
         if death.action == "kill" and agent.process is not None:
-            await asyncio.wait_for(agent.process.wait(), ACT_S_MAX)
+            try:
+                await asyncio.wait_for(agent.process.wait(), ACT_S_MAX)
+            except TimeoutError:
+                raise UnavailableError(
+                    f"agent process {agent.name} was to kill itself at {death.boundary} and lives: "
+                    "is something keeping signals from it?"
+                ) from None
         return hit
 
     async def _freeze(self, agent: AgentProcess, end: AgentEnd) -> None:
         held = list(agent.playing)
         self.held.update(held)
+        # A frozen process does not see that its pipe closed: it must not outlive a harness that is killed.
+        watchdog = await asyncio.to_thread(_watch, agent)
         try:
             self._crew.take_back(agent)
             end.taken_over = await self._taken_over(end)
@@ -179,6 +189,8 @@ class Killer:
             agent.signal(signal.SIGKILL)
             if agent.process is not None:
                 await agent.process.wait()
+            if watchdog is not None:
+                await asyncio.to_thread(watchdog.stand_down)
             await self._crew.restart(agent)
             self.held.subtract(held)
             self._freezing.release()
@@ -205,3 +217,10 @@ class Killer:
                 before = now
             await asyncio.sleep(POLL_S * 5)
         return False
+
+
+def _watch(agent: AgentProcess) -> Watchdog | None:
+    if agent.process is None or not agent.alive:
+        return None
+    identity = Identity.of(agent.process.pid)
+    return Watchdog(identity.pid, identity.created)
