@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Place:
     """``first``: offset of the begin of the present text. ``row`` is the session's row, ``None`` when the
-    session no longer holds one, or when no owner was there to ask."""
+    session no longer holds one. ``asked``: whether an owner said so; else there is no row here."""
 
     partition: int
     first: int
@@ -33,6 +33,7 @@ class Place:
     provider_response_id: str | None
     usage: dict[str, int]
     row: dict[str, Any] | None = None
+    asked: bool = False
 
 
 async def row_of(connection: Connection, session: Session, generation: str) -> dict[str, Any] | None:
@@ -99,6 +100,7 @@ def _place(partition: int, progress: dict[str, Any], row: dict[str, Any] | None)
         progress.get("provider_response_id") or (row or {}).get("provider_response_id"),
         {name: int(before.get(name, 0)) + int(now.get(name, 0)) for name in {*before, *now}},
         row,
+        asked=True,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ from refold.errors import NotFound, RefoldError, UnavailableError
 if TYPE_CHECKING:
     from refold.client.connection import Connection
     from refold.client.session import Session
+
+log = logging.getLogger("refold.client")
 
 Identity = tuple[bytes, str]
 
@@ -163,8 +166,9 @@ class Generations:
         held = self._running.get(identity)
         if held is not None and held[1] is task:
             del self._running[identity]
-        if not task.cancelled():
-            task.exception()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A restart is the take-over's to arrange; anything else leaves the generation to another process.
+            log.warning("generation_left id=%s: %s", identity[1], type(error).__name__)
 
     def guard(self, generation: Generation) -> None:
         """Take over should its process fall silent: whoever asks for an answer may also give it."""

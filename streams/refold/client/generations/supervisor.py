@@ -22,6 +22,7 @@ from confluent_kafka import Message
 
 from refold.client.generations.frames import Item
 from refold.client.generations.limits import (
+    CLAIM_PAUSE_S,
     CLAIM_PAUSE_S_MAX,
     LEASE_S_DEFAULT,
     SUPERVISE_TICK_S,
@@ -31,7 +32,7 @@ from refold.client.generations.limits import (
 from refold.client.generations.takeover import claim
 from refold.core.progress import Ack, Marker
 from refold.core.slots import split_key
-from refold.errors import InvalidRecord, NotFound, RefoldError
+from refold.errors import InvalidRecord, NotFound, RefoldError, TransientError, UnavailableError
 from refold.wire.batches import decode_item
 
 if TYPE_CHECKING:
@@ -161,27 +162,42 @@ class Supervisor:
         self._watch = Watch(self._ours)
         self._lookback_s = lookback_s
         self._claims: set[asyncio.Task[None]] = set()
+        self._past: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         partitions = frozenset(range(self._service.connection.slots.partitions))
         try:
             live = await self._service.hub.watch(partitions, self._heard)
-            for partition, end in live.items():
-                await self._look_back(partition, end)
+            self._past = asyncio.create_task(self._look_back_all(live))
             loop = asyncio.get_running_loop()
             while True:
+                if self._past.done():
+                    self._past.result()
                 if len(self._claims) < TAKEOVERS_MAX:
                     for identity in self._watch.due(loop.time()):
                         self._claim(identity)
                 await asyncio.sleep(SUPERVISE_TICK_S)
         finally:
             self._service.hub.unwatch(self._heard)
-            for task in self._claims:
+            tasks = [*self._claims, *(() if self._past is None else (self._past,))]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._claims, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _heard(self, partition: int, offset: int, append_ms: int, key: bytes, item: Item) -> None:
         self._watch.hear(key, item, asyncio.get_running_loop().time())
+
+    async def _look_back_all(self, live: dict[int, int]) -> None:
+        """One partition after the other; what falls silent meanwhile is noticed all the same."""
+        for partition, end in live.items():
+            pause = CLAIM_PAUSE_S
+            while True:
+                try:
+                    await self._look_back(partition, end)
+                    break
+                except (TransientError, UnavailableError):
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, CLAIM_PAUSE_S_MAX)
 
     async def _look_back(self, partition: int, end: int) -> None:
         """What was open before this process watched. Read in the reader's thread into a watch of its own."""

@@ -103,6 +103,10 @@ async def _claim(service: Generations, session: Session, generation_id: str, due
     while True:
         place = await place_of(service.connection, session, generation_id)
         row = place.row
+        if place.ended:
+            return "ended"
+        if not place.asked:
+            raise UnavailableError("no worker answers: nobody can grant a lease", retry_after_s=1.0)
         if row is None or row["state"] not in OPEN_STATES:
             return "ended"
         if attempt and row["attempt"] != attempt:
