@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from client.file_gateway import FileGateway
+from client.tool_world import until_over
 from client.two_runners import Runner, play
 from client.worker_process import Worker, refold, worker
 from refold.client import Refold
@@ -218,3 +220,27 @@ async def test_approval_pending_names_what_waits(rf: Refold) -> None:
     await s.deny("m1:c1", reason="no", wait="accepted")
     (result,) = await s.run_tools(calls, tools=[pay], message_id="m1")
     assert result["output"].endswith("Reason: no")
+
+
+async def test_the_worker_dies_while_a_body_runs(rf: Refold, running: Worker) -> None:
+    """Goal: no worker for longer than the lease, with renewals on the way: the body's result is recorded once
+    the worker is back, nobody else runs it, and nothing is asked of the caller."""
+    s = rf.session(new_session("worker"))
+    ran: list[str] = []
+
+    @tool(effect="external")
+    async def pay(call: ToolCall) -> str:
+        ran.append(call.key)
+        running.kill()
+        assert call._lease is not None
+        await until_over(call._lease)
+        running.start()
+        await asyncio.to_thread(running.wait_started)
+        return "paid"
+
+    call = {"type": "tool_use", "id": "t1", "name": "pay", "input": {}}
+    (result,) = await s.run_tools([call], tools=[pay], message_id="m1", lease=LEASE_S)
+    assert (result["content"], ran) == ("paid", ["m1:t1/1"])
+    assert await s.run_tools([call], tools=[pay], message_id="m1") == [result]
+    events = [event.type async for event in s.events()]
+    assert (events.count("ToolCallStarted"), events.count("ToolCallCompleted")) == (1, 1)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from client.memory_session import MemoryLog, MemorySession, patch_clock
-from client.tool_world import Gateway, Killed, asked, dying_at, payment
+from client.tool_world import Gateway, Killed, asked, dying_at, payment, until_over
 from refold.client.tools import ApprovalPending, Tool, ToolCall, tool
-from refold.client.tools.lease import Lease
 from refold.client.tools.points import CALL, RECONCILE
 from refold.core.invariants import well_formed
 
@@ -144,13 +143,6 @@ async def test_a_runner_stopped_in_front_of_the_effect_runs_nothing(effect: Any,
     else:
         assert bodies == [("p-o", "m1:c1/2" if lookup else "m1:c1/1")]
         assert gateway.operations == ["m1:c1"]
-
-
-async def until_over(lease: Lease) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
-    while lease.held():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
 
 
 async def test_a_lost_lease_nobody_took_is_given_back_and_run() -> None:

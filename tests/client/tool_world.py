@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from client.memory_session import MemorySession
 from refold.client.tools import NOT_DONE, UNKNOWN, Done, LookupAnswer, Tool, ToolCall, tool
+from refold.client.tools.lease import Lease
 from refold.client.tools.points import POINTS
 
 
@@ -94,3 +96,11 @@ def dying_at(session: MemorySession, point: str, nth: int = 1) -> Iterator[None]
         yield
     finally:
         POINTS.reach = real  # type: ignore[method-assign]
+
+
+async def until_over(lease: Lease) -> None:
+    """Wait until a lease has run out."""
+    deadline = asyncio.get_running_loop().time() + 30
+    while lease.held():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
