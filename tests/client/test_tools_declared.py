@@ -250,6 +250,8 @@ def test_openai_responses_items() -> None:
 def test_anthropic_blocks() -> None:
     content = [
         {"type": "text", "text": "I will pay."},
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
         {"type": "tool_use", "id": "toolu_1", "name": "pay", "input": {"a": "ü"}},
     ]
     (call,) = read_calls(content)

@@ -28,14 +28,16 @@ from refold.formats.jsonio import dumps_text
 
 Provider = Literal["openai", "openai-responses", "anthropic"]
 
-#: Items of a response that are no calls of ours.
+#: Items of a response that ask nothing of us: texts, reasoning, and what the provider runs itself (its results
+#: end in ``_tool_result``). Calls of other kinds that wait for an answer are refused by name instead.
 NOT_CALLS: Final = frozenset(
     {
-        "text", "thinking", "redacted_thinking", "server_tool_use", "web_search_tool_result",
-        "message", "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
-        "image_generation_call", "mcp_call", "mcp_list_tools", "compaction",
+        *("text", "refusal", "thinking", "redacted_thinking", "server_tool_use", "mcp_tool_use"),
+        *("container_upload", "message", "reasoning", "compaction", "web_search_call", "file_search_call"),
+        *("code_interpreter_call", "image_generation_call", "mcp_call", "mcp_list_tools"),
     }
-)  # fmt: skip
+)
+PROVIDERS_RESULT: Final = "_tool_result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def _plain(item: Any) -> Mapping[str, Any]:
 
 def _read(item: Mapping[str, Any]) -> AskedCall | None:
     kind = item.get("type")
-    if kind in NOT_CALLS:
+    if kind in NOT_CALLS or (isinstance(kind, str) and kind.endswith(PROVIDERS_RESULT)):
         return None
     if kind == "tool_use":
         given = item.get("input")
