@@ -28,8 +28,8 @@ from refold.formats.jsonio import dumps_text
 
 Provider = Literal["openai", "openai-responses", "anthropic"]
 
-#: Items of a response that ask nothing of us: texts, reasoning, and what the provider runs itself (its results
-#: end in ``_tool_result``). Calls of other kinds that wait for an answer are refused by name instead.
+#: Items of a response that ask nothing of us: texts, reasoning, and what the provider runs itself (its
+#: results end in ``_tool_result``). Calls of other kinds that wait for an answer are refused by name instead.
 NOT_CALLS: Final = frozenset(
     {
         *("text", "refusal", "thinking", "redacted_thinking", "server_tool_use", "mcp_tool_use"),
