@@ -23,7 +23,7 @@ from refold.settings import Settings
 
 GENERATOR: Final = "demo-answer"
 #: Between words: about the speed of a reader, so that a death in mid-sentence can be seen.
-WORD_S: Final = 0.09
+WORD_S: Final = 0.14
 #: Short leases, so that the opening waits seconds for a take-over, not half a minute.
 GENERATION_LEASE_S: Final = 1.5
 CALL_LEASE_S: Final = 2.0
