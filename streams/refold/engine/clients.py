@@ -105,14 +105,15 @@ def transactional(config: EngineConfig, transactional_id: str, *, message_bytes_
 
 
 def batch_reader(config: EngineConfig) -> Consumer:
-    """Reads `batches` in read_committed, assigned by us: in no group (``group.id`` is demanded by
-    librdkafka, never used). Every fetch is answered at once when there is something: its latency is the
-    fold's."""
+    """Reads `batches` in read_committed, assigned by us: in no group. ``group.id`` is demanded by
+    librdkafka, which asks for the coordinator of whatever is named: the one group that a worker has a right
+    to (measured: any other is refused where there are ACLs). It never joins it, and nothing is committed by
+    it."""
     return Consumer(
         {
             **config.kafka,
             "client.id": f"refold-batches|{config.instance}",
-            "group.id": f"{config.topics.group}-batches-unused",
+            "group.id": config.topics.group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
@@ -128,12 +129,11 @@ def batch_reader(config: EngineConfig) -> Consumer:
 
 
 def restore_reader(config: EngineConfig) -> Consumer:
-    """Reads changelogs in read_committed and is in no group. ``group.id`` is demanded by librdkafka, never
-    used."""
+    """Reads changelogs in read_committed and is in no group; ``group.id`` as for :func:`batch_reader`."""
     return Consumer(
         {
             **config.kafka,
-            "group.id": f"{config.topics.group}-restore-unused",
+            "group.id": config.topics.group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
