@@ -108,7 +108,7 @@ def test_commands_and_exit_codes(kafka: Kafka, prefix: str) -> None:
     process = refold(kafka, "plan", *options)
     assert (process.returncode, process.stdout) == (0, "the cluster agrees\n")
     process = refold(kafka, "plan", "--prefix", prefix, "--partitions", "4", "--json")
-    assert (process.returncode, len(last_json(process)["refused"])) == (2, 5)
+    assert (process.returncode, len(last_json(process)["refused"])) == (2, 8)
     process = refold(kafka, "apply", "--prefix", prefix, "--partitions", "4")
     assert process.returncode == 78
     assert process.stderr.startswith("error: nothing was changed:")
