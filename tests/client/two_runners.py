@@ -1,6 +1,6 @@
 """Two runners of one call; one is stopped in front of the effect past its lease, and woken: many rounds.
 
-``python tests/client/two_runners.py --rounds 200`` starts a broker and a worker of its own and prints one line
+``python tests/client/two_runners.py --rounds 200`` starts a broker and a worker of its own, prints one line
 of counts (JSON); exit 1 when any operation took effect twice, was lost, or came back with two results.
 ``--no-lease`` is the control: runners that do not look at their lease must be caught.
 """
