@@ -28,6 +28,7 @@ class Partition:
         "batches_committed",
         "batches_moved",
         "batches_position",
+        "caught_up",
         "cancelled",
         "committed",
         "epoch",
@@ -57,6 +58,9 @@ class Partition:
         #: Who waits for batches to be folded (rule G10): done when the position moves, or nothing will move
         #: it.
         self.batches_moved: asyncio.Future[None] | None = None
+        #: Inbox records before this one were here when `batches` was read to its end last (rule G10): what it
+        #: says of them stands. -1: of none, and again after every rewind.
+        self.caught_up = -1
         #: Chunks of the inbox that wait while it does, the one it stopped in first.
         self.held: deque[Chunk] | None = None
         self.written: Written | None = None

@@ -126,8 +126,13 @@ class BatchSource:
             self._consumer.incremental_unassign([TopicPartition(self._topic, number)])
         self._consumer.incremental_assign([where])
         self._fed[number] = _Fed(epoch, fetch_epoch, offset)
+        plain = [TopicPartition(self._topic, number)]
+        # Either way: librdkafka remembers over unassign and assign that a partition was paused (measured), and
+        # this one may have been given up meanwhile.
         if self._paused:
-            self._consumer.pause([TopicPartition(self._topic, number)])
+            self._consumer.pause(plain)
+        else:
+            self._consumer.resume(plain)
 
     def _end(self, number: int, epoch: int) -> None:
         fed = self._fed.get(number)

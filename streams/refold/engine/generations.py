@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
+from refold.core.limits import GENERATION_NAME_BYTES_MAX
 from refold.core.progress import Ignored, Marker, Progress, Refused, advance
 from refold.core.rulings import Rejected
 from refold.core.slots import split_key
@@ -37,6 +38,9 @@ ACK_BYTES: Final = 250
 
 #: 8 000 generations without acks, 900 with 64 clients each; the others are one point read away.
 CACHE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+#: A character has at most four bytes: shorter ids need no encoding to be measured.
+_ID_CHARS: Final = GENERATION_NAME_BYTES_MAX // 4
 
 #: Keys whose partition is remembered: 65 536 x 120 bytes are 8 MiB. Then it begins anew.
 KEYS_MAX: Final = 65_536
@@ -62,6 +66,8 @@ class Generations:
         self._topics = topics
         self._assignment = assignment
         self._bytes_max = bytes_max
+        #: Above this an insertion walks the entries for some to let go.
+        self._walk_above = bytes_max
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._partitions: dict[bytes, int] = {}
         self.bytes = 0
@@ -97,6 +103,9 @@ class Generations:
         if "#" in item.generation:
             # It would be the key of another session's generation.
             raise InvalidRecord("bad_id", "a generation's id holds no '#'")
+        if len(item.generation) > _ID_CHARS and len(item.generation.encode()) > GENERATION_NAME_BYTES_MAX:
+            # No session has it, and the cache counts entries with ids that a session may have.
+            raise InvalidRecord("bad_id", f"a generation's id has at most {GENERATION_NAME_BYTES_MAX} bytes")
         full_key = generation_key(key, item.generation)
         entry = self._entry(full_key, item.generation, part.partition)
         before = entry.progress
@@ -165,12 +174,14 @@ class Generations:
         entry = Entry(key, generation_id, partition, None if record is None else decode_progress(record))
         self._entries[key] = entry
         self.bytes += entry.size
-        if self.bytes > self._bytes_max:
+        if self.bytes > self._walk_above:
             self._evict(entry)
         return entry
 
     def _evict(self, spared: Entry) -> None:
-        """Down to 7/8, so that the walk is paid once per many insertions."""
+        """Down to 7/8, so that the walk is paid once per many insertions; where too much is unconfirmed, the
+        next one is as many insertions away."""
+        self._walk_above = self._bytes_max
         target = self._bytes_max - self._bytes_max // 8
         for key in list(self._entries):
             if self.bytes <= target:
@@ -178,24 +189,23 @@ class Generations:
             entry = self._entries[key]
             if entry.unconfirmed == 0 and entry is not spared:
                 self._drop(key)
+        self._walk_above = max(self._bytes_max, self.bytes + self._bytes_max // 8)
 
     def _drop(self, key: bytes) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.bytes -= entry.size
 
-    def seal(self, part: PartitionOverlay) -> int:
-        """Encode everything touched; the bytes of it."""
-        size = 0
-        for touched in part.generations.values():
-            entry = touched.entry
-            progress = entry.progress
-            touched.encoded = None if progress is None else encode_progress(entry.generation_id, progress)
-            size += len(touched.encoded or b"")
-        return size
+    @staticmethod
+    def seal(touched: TouchedGeneration) -> None:
+        """Encode what its commit will write."""
+        entry = touched.entry
+        progress = entry.progress
+        touched.encoded = None if progress is None else encode_progress(entry.generation_id, progress)
 
     def confirm(self, part: PartitionOverlay) -> None:
-        """Committed and on disk."""
+        """Committed and on disk: may be evicted."""
+        self._walk_above = self._bytes_max
         for touched in part.generations.values():
             entry = touched.entry
             entry.unconfirmed -= 1

@@ -24,6 +24,7 @@ from refold.core.events import (
     SessionDeleted,
 )
 from refold.core.generations import is_open
+from refold.core.limits import ERROR_CODE_BYTES_MAX
 from refold.core.progress import Marker
 from refold.core.reviews import (
     ReviewKind,
@@ -35,6 +36,7 @@ from refold.core.reviews import (
 )
 from refold.core.rulings import Accepted
 from refold.core.session import Session
+from refold.core.texts import clip
 from refold.engine.overlay import Output
 from refold.topology.names import TopicNames
 from refold.wire.batches import encode_item
@@ -135,7 +137,7 @@ def _markers(session: Session, ruling: Accepted, event: Event, was: Before) -> l
         last_seq, message_id = event.last_seq, row.message_id
         add(row.generation_id, "end", row.attempt, state=state, last_seq=last_seq, message_id=message_id)
     elif isinstance(event, GenerationFailed):
-        add(event.generation_id, "end", event.attempt, state="failed", error=event.code)
+        add(event.generation_id, "end", event.attempt, state="failed", error=clip(event.code, ERROR_CODE_BYTES_MAX))
     for generation_id, (attempt, _) in was.generations.items():
         if generation_id not in session.generations:
             add(generation_id, "forget", attempt)

@@ -332,6 +332,8 @@ class Ownership(ABC):
         """Both sources: their chunks share the fetch epoch."""
         owner.fetch_epoch += 1
         owner.position, owner.batches_position = offset, batches
+        # What had been read to its end has not been any more.
+        owner.caught_up = -1
         owner.wake()
         self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, offset)
         self.batches.begin(owner.number, owner.epoch, owner.fetch_epoch, batches)
@@ -351,6 +353,7 @@ class Ownership(ABC):
         self.book.close(number)
         owner.move(State.WAITING)
         owner.fetch_epoch += 1
+        owner.caught_up = -1
         owner.wake()
         self.batches.end(number, owner.epoch)
         written, owner.written = owner.written, None

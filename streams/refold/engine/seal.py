@@ -68,8 +68,11 @@ class Sealer:
                 if time.perf_counter() > until:
                     await asyncio.sleep(0)
                     until = time.perf_counter() + SLICE_S
-            if part.generations:
-                self._generations.seal(part)
+            for generation in part.generations.values():
+                self._generations.seal(generation)
+                if time.perf_counter() > until:
+                    await asyncio.sleep(0)
+                    until = time.perf_counter() + SLICE_S
         return bad
 
     def _encode(self, touched: Touched) -> None:

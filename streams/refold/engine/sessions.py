@@ -52,15 +52,14 @@ class Sessions:
         self.cached = cache.get
         self.partition_of = slots.partition
         self.progress = progress
-        #: Per partition the inbox record for which `batches` was read to its end last (rule G10).
-        self.synced: dict[int, int] = {}
 
     @property
     def map_epoch(self) -> int:
         return self._slots.epoch
 
     def caught_up(self, record: Record) -> bool:
-        return self.synced.get(record.partition) == record.offset
+        owner = self._assignment.get(record.partition)
+        return owner is not None and record.offset < owner.caught_up
 
     def load(self, key: bytes, partition: int, tenant: str, session: str) -> Entry:
         entry = self._read(key, partition, tenant, session)

@@ -58,6 +58,8 @@ class Generation:
         self._recording: Recording | None = None
         self._prefix: Prefix = NO_PREFIX
         self._overlap = True
+        #: How it ended, when it ended in this process under this handle.
+        self.outcome: Outcome | None = None
 
     def __repr__(self) -> str:
         return f"Generation({self.id} of {self.session.tenant}/{self.session.id}, attempt {self.attempt})"
@@ -145,6 +147,10 @@ class Generation:
         text: list[str] = []
         try:
             async with asyncio.timeout(timeout):
+                # Where it runs here, its end is known here; nothing needs to be read back.
+                await self._service.ran(self.session, self.id)
+                if self.outcome is not None:
+                    return self.outcome
                 async for frame in self.follow():
                     if frame.kind == "reset":
                         text.clear()

@@ -22,7 +22,7 @@ from typing import Any
 
 from refold.client.generations.batcher import Batcher, Content
 from refold.client.generations.composing import compose, name_calls
-from refold.client.generations.frames import Decoders
+from refold.client.generations.frames import UNDECODABLE, Decoders
 from refold.client.generations.join import Join, Numbered
 from refold.client.generations.lease import Lease
 from refold.client.generations.limits import (
@@ -97,6 +97,12 @@ class Recording:
     def sha256(self) -> str:
         """Of the text's bytes, hex."""
         return self._sha.hexdigest()
+
+    @property
+    def text(self) -> str:
+        """All text so far, as followers have it."""
+        data = b"".join(delta.data for delta in self.deltas if delta.kind == "text")
+        return data.decode("utf-8", UNDECODABLE)
 
     async def complete(self) -> None:
         """Record that the answer has come to its end; nothing follows but GenerationFinished."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from refold.client.generations.composing import usage_record
+from refold.client.generations.generation import Outcome
 from refold.client.generations.journalling import LOST, ruled
 from refold.client.generations.lease import Lease, LeaseLost
 from refold.client.generations.limits import (
@@ -76,6 +77,7 @@ class Run:
         self._terms = generation.terms
         self._grant = grant
         self._answer = answer
+        self._partition = generation.session.partition
         self._lease = Lease(generation.id, grant.attempt, self._terms.lease_s, grant.asked_at)
         self._recording = Recording(
             generation.id,
@@ -99,7 +101,7 @@ class Run:
         ]
         try:
             async with service.hub.track(
-                self._session.key, terms.generation_id, self._session.partition, self._grant.first
+                self._session.key, terms.generation_id, self._partition, self._grant.first
             ) as track:
                 track.listeners.append(self._marked)
                 progress = track.transcript.progress
@@ -187,6 +189,9 @@ class Run:
         }
         for attempt in range(FINISH_TRIES_MAX):
             ruling = await self._ruled("GenerationFinished", payload, actor=default_actor("assistant"))
+            if ruling.in_effect:
+                state = "stopped" if payload["stopped"] else "finished"
+                self._ended(state, terms.message_id, ruling, None)
             if ruling.in_effect or ruling.code in LOST:
                 return
             if ruling.code != "batches_missing":
@@ -210,7 +215,7 @@ class Run:
         self._ending = True
         if code is None:
             code = "provider_error" if isinstance(error, ProviderFailed) else "answer_error"
-        await self._ruled(
+        ruling = await self._ruled(
             "GenerationFailed",
             {
                 "generation_id": self._terms.generation_id,
@@ -219,6 +224,14 @@ class Run:
                 "error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX],
                 "retryable": isinstance(error, TransientError | UnavailableError | ProviderFailed),
             },
+        )
+        if ruling.in_effect:
+            self._ended("failed", None, ruling, code)
+
+    def _ended(self, state: str, message_id: str | None, ruling: Ruling, error: str | None) -> None:
+        usage = self._grant.usage_before.plus(self._recording.usage)
+        self._generation.outcome = Outcome(
+            state, message_id, ruling.seq or 0, self._recording.text, usage._asdict(), error
         )
 
     async def _ruled(self, event_type: str, payload: dict[str, Any], **options: Any) -> Ruling:
@@ -237,7 +250,7 @@ class Run:
     async def _send(self, value: bytes) -> Any:
         connection = self._service.connection
         return await connection.sender.send(
-            connection.names.batches, self._session.key, value, (), self._session.partition
+            connection.names.batches, self._session.key, value, (), self._partition
         )
 
     async def _beat(self) -> None:

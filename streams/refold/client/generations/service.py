@@ -141,6 +141,11 @@ class Generations:
         """Whether this process generates it now."""
         return (key, generation) in self._running
 
+    async def ran(self, session: Session, generation: str) -> None:
+        """Wait while this process generates it; at once when it does not."""
+        while (held := self._running.get((session.key, generation))) is not None:
+            await asyncio.wait({held[1]})
+
     def check_room(self) -> None:
         """Raises UnavailableError when no further answer may run here."""
         if len(self._running) + len(self._starting) >= RUNNING_MAX:

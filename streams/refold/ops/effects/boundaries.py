@@ -16,8 +16,8 @@ front of an effect and woken appends a second line when that effect is over: ``{
 from __future__ import annotations
 
 import json
-import os
 import signal
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +72,8 @@ class Boundaries:
         file.unlink(missing_ok=True)
         row = {"point": name, "action": action, "session": session, "operation": operation, "kind": kind}
         _append(file, row)
-        os.kill(os.getpid(), ACTIONS[action])
+        # To this thread: sent to the process, another thread may take a stop, and this one runs on meanwhile.
+        signal.pthread_kill(threading.get_ident(), ACTIONS[action])
         self._woken = operation
 
     def effect_over(self, operation: str, then: str) -> None:
