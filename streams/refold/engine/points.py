@@ -136,7 +136,7 @@ class Points:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
-                # To this thread: sent to the process, another thread may take it, and this one runs on past the
+                # To this thread: sent to the process, another one may take it, and this one runs on past the
                 # point until the stop reaches it.
                 signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             case "exit":
