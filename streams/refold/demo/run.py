@@ -41,7 +41,10 @@ async def run_demo(
     watch = JournalWatch(settings.kafka_config("reader"), names.journal, PARTITIONS)
     try:
         await asyncio.to_thread(control.start)
-        say(f"playing {len(conversations)} conversations for {seconds:.0f} s; workers (w) and agents (a) are killed")
+        say(
+            f"playing {len(conversations)} conversations for {seconds:.0f} s; "
+            "workers (w) and agents (a) are killed"
+        )
 
         def owned(worker: str) -> tuple[int, ...]:
             found = owners(control.admin, names.group, names.inbox)
