@@ -14,10 +14,16 @@ from client.generation_items import G, begin
 from refold.client.generations.batcher import Batcher
 from refold.client.generations.journalling import LOST
 from refold.client.generations.lease import Lease, LeaseLost
-from refold.client.generations.limits import BATCH_BYTES_MAX, UNSENT_BYTES_MAX
-from refold.client.generations.prefix import NO_PREFIX, Prefix
+from refold.client.generations.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_DELTAS_MAX,
+    CHUNKS_WAITING_MAX,
+    UNSENT_BYTES_MAX,
+)
+from refold.client.generations.prefix import COMPLETE, NO_PREFIX, Prefix
 from refold.client.generations.recording import Chunk, ProviderFailed, Recording
 from refold.client.receipts import Ruling
+from refold.client.sender import Delivery
 from refold.core.progress import Batch, Delta, Progress, TokenUsage, advance
 from refold.errors import TransientError
 from refold.wire.batches import decode_item
@@ -33,21 +39,26 @@ class Topic:
         self.open.set()
         self.in_flight = 0
         self.in_flight_most = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def send(self, value: bytes) -> None:
+    def start(self, value: bytes, tell: Any) -> None:
         self.in_flight += 1
         self.in_flight_most = max(self.in_flight_most, self.in_flight)
-        try:
-            await asyncio.sleep(0)
-            await self.open.wait()
-            if self.failures:
-                self.failures -= 1
-                raise TransientError("not acknowledged")
-            item = decode_item(value)
-            assert isinstance(item, Batch)
-            self.records.append(item)
-        finally:
-            self.in_flight -= 1
+        task = asyncio.get_running_loop().create_task(self._take(value, tell))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, value: bytes, tell: Any) -> None:
+        await self.open.wait()
+        self.in_flight -= 1
+        if self.failures:
+            self.failures -= 1
+            tell(TransientError("not acknowledged"))
+            return
+        item = decode_item(value)
+        assert isinstance(item, Batch)
+        self.records.append(item)
+        tell(Delivery(0, len(self.records), 0))
 
     @property
     def text(self) -> str:
@@ -67,7 +78,7 @@ def recording(
     topic: Topic, *, strict: bool = True, seconds: float = 60.0, prefix: Prefix = NO_PREFIX
 ) -> Recording:
     lease = Lease(G, 1, seconds, asyncio.get_running_loop().time())
-    return Recording(G, 1, topic.send, lease, strict=strict, prefix=prefix)
+    return Recording(G, 1, topic.start, lease, strict=strict, prefix=prefix)
 
 
 async def words(*said: str, wait: asyncio.Event | None = None) -> AsyncIterator[str]:
@@ -170,7 +181,7 @@ async def test_a_stop_ends_the_stream_with_what_is_there() -> None:
     held = asyncio.Event()
     chunks = made.record(words("so far", wait=held), "text")
     assert (await anext(chunks)).text == "so far"
-    made.stopped.set()
+    made.stop()
     assert [chunk async for chunk in chunks] == []
     assert topic.text == "so far"
     assert await collected(made, words("more")) == []
@@ -279,34 +290,60 @@ async def test_an_attempt_goes_on_counting_where_the_prefix_ends() -> None:
 # Batches
 
 
-async def test_a_long_delta_is_cut_and_told_its_name_once() -> None:
+def test_a_long_delta_is_cut_and_told_its_name_once() -> None:
     batcher = Batcher()
     batcher.add([Delta("tool_call", 0, b"x" * (2 * BATCH_BYTES_MAX + 5), "c", "n")], "stop")
-    batcher.close()
     made = []
-    while (content := await batcher.next()) is not None:
-        made.append(content)
-    assert [sum(len(d.data) for d in content.deltas) for content in made] == [
-        BATCH_BYTES_MAX,
-        BATCH_BYTES_MAX,
-        5,
-    ]
+    while not batcher.empty:
+        made.append(batcher.take(0.0))
+    sizes = [sum(len(d.data) for d in content.deltas) for content in made]
+    assert sizes == [BATCH_BYTES_MAX, BATCH_BYTES_MAX, 5]
     assert [d.name for content in made for d in content.deltas] == ["n", None, None]
     assert [content.finish for content in made] == [None, None, "stop"]
 
 
-async def test_the_first_delta_goes_at_once_and_the_rest_by_time() -> None:
-    batcher = Batcher(interval_s=0.2)
+def test_the_first_delta_goes_at_once_and_the_rest_by_time() -> None:
+    batcher = Batcher(interval_s=0.025)
     batcher.add([Delta("text", 0, b"a")])
-    assert (await batcher.next()) is not None
+    assert batcher.due() <= 10.0
+    batcher.take(10.0)
     batcher.add([Delta("text", 0, b"b")])
     batcher.add([Delta("text", 0, b"c")])
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    content = await batcher.next()
-    assert content is not None
-    assert [delta.data for delta in content.deltas] == [b"b", b"c"]
-    assert loop.time() - begun > 0.1
+    assert batcher.due() == 10.025
+    assert [delta.data for delta in batcher.take(10.025).deltas] == [b"b", b"c"]
+    batcher.add([Delta("text", 0, b"x" * BATCH_BYTES_MAX)])
+    assert batcher.due() <= 10.025
+    batcher.take(10.03)
+    batcher.add([Delta("text", 0, b"d")])
+    batcher.closed = True
+    assert batcher.due() <= 10.03
+
+
+async def test_an_answer_that_has_returned_says_so_once() -> None:
+    """Goal: who takes over after that writes the end and asks no model."""
+    topic = Topic()
+    made = recording(topic)
+    topic.failures = 1
+    await collected(made, words("a"))
+    topic.failures = 1
+    await made.complete()
+    assert [batch.extra for batch in topic.records] == [None, COMPLETE]
+    again = recording(topic, prefix=Prefix(tuple(made.deltas), made.produced, made.length, complete=True))
+    await again.complete()
+    assert len(topic.records) == 2
+
+
+async def test_a_caller_that_takes_nothing_is_waited_for() -> None:
+    """Goal: chunks do not pile up: beyond the limit nothing is sent until the caller takes some."""
+    topic = Topic()
+    made = recording(topic)
+    many = [f"{n} " for n in range(3 * CHUNKS_WAITING_MAX)]
+    chunks = made.record(many, "text")
+    got = [(await anext(chunks)).text]
+    waiting = len(made._open._chunks) if made._open is not None else 0
+    assert waiting <= CHUNKS_WAITING_MAX + BATCH_DELTAS_MAX
+    got += [chunk.text async for chunk in chunks]
+    assert got == many
 
 
 # Leases

@@ -1,13 +1,12 @@
-"""Between provider and topic: deltas are collected into batches by time and bytes, with back-pressure.
+"""Between provider and topic: deltas are collected into batches by time and bytes. Pure: time is an argument.
 
-Invariants: order is kept; a batch has at most ``BATCH_BYTES_MAX`` bytes of content (a longer delta is cut);
-at most ``UNSENT_BYTES_MAX`` bytes wait (one delta may pass it), beyond it :meth:`room` waits, so the provider
-is not read. One producer (the pump) and one consumer (the sender), on one event loop.
+Invariants: order is kept; a batch has at most ``BATCH_BYTES_MAX`` bytes of content (a longer delta is cut).
+While :attr:`Batcher.full`, ``UNSENT_BYTES_MAX`` bytes wait and the provider is not to be read (one delta may
+pass it).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -32,6 +31,12 @@ class Content:
 
 
 class Batcher:
+    """``closed``: no more comes, what is there goes out at once."""
+
+    __slots__ = (
+        "_begun_at", "_bytes", "_deltas", "_finish", "_interval_s", "_usage", "_usage_mode", "closed",
+    )  # fmt: skip
+
     def __init__(self, interval_s: float = BATCH_INTERVAL_S) -> None:
         self._interval_s = interval_s
         self._deltas: deque[Delta] = deque()
@@ -39,11 +44,8 @@ class Batcher:
         self._finish: str | None = None
         self._usage: TokenUsage | None = None
         self._usage_mode = "total"
-        self._closed = False
-        self._changed = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._drained.set()
         self._begun_at = float("-inf")
+        self.closed = False
 
     def add(
         self,
@@ -54,68 +56,43 @@ class Batcher:
     ) -> None:
         """Take what one chunk of the provider gave. ``finish`` and ``usage`` only where they are news."""
         for delta in deltas:
-            for piece in _cut(delta):
-                self._deltas.append(piece)
-                self._bytes += len(piece.data)
-        self._finish = finish or self._finish
+            if len(delta.data) > BATCH_BYTES_MAX:
+                self._deltas.extend(_cut(delta))
+            else:
+                self._deltas.append(delta)
+            self._bytes += len(delta.data)
+        if finish:
+            self._finish = finish
         if usage is not None:
             added = usage_mode == "delta" and self._usage is not None and self._usage_mode == "delta"
             self._usage = self._usage.plus(usage) if added and self._usage is not None else usage
             self._usage_mode = usage_mode
-        if self._bytes >= UNSENT_BYTES_MAX:
-            self._drained.clear()
-        self._changed.set()
-
-    async def room(self) -> None:
-        """Wait until more may be taken from the provider."""
-        await self._drained.wait()
-
-    def close(self, *, discard: bool = False) -> None:
-        """No more comes; what is there is still given out, unless it is to be discarded."""
-        self._closed = True
-        if discard:
-            self._deltas.clear()
-            self._bytes = 0
-            self._finish = self._usage = None
-        self._drained.set()
-        self._changed.set()
-
-    async def next(self) -> Content | None:
-        """The next batch's content, ``None`` when closed and empty.
-
-        At once when the last batch began ``interval_s`` ago, when there is enough for a whole one, or when no
-        more comes; else when that time is over.
-        """
-        loop = asyncio.get_running_loop()
-        while not self._ready(loop.time()):
-            if self._empty:
-                if self._closed:
-                    return None
-                await self._wait(None)
-            else:
-                await self._wait(self._begun_at + self._interval_s - loop.time())
-        self._begun_at = loop.time()
-        return self._take()
 
     @property
-    def _empty(self) -> bool:
+    def full(self) -> bool:
+        return self._bytes >= UNSENT_BYTES_MAX
+
+    @property
+    def empty(self) -> bool:
         return not self._deltas and self._finish is None and self._usage is None
 
-    def _ready(self, now: float) -> bool:
-        if self._empty:
-            return False
-        whole = self._bytes >= BATCH_BYTES_MAX or len(self._deltas) >= BATCH_DELTAS_MAX
-        return self._closed or whole or now - self._begun_at >= self._interval_s
+    def discard(self) -> bool:
+        """Drop what waits; true when there was anything."""
+        dropped = not self.empty
+        self._deltas.clear()
+        self._bytes = 0
+        self._finish = self._usage = None
+        return dropped
 
-    async def _wait(self, timeout_s: float | None) -> None:
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+    def due(self) -> float:
+        """When the next batch may begin; the past, where it need not wait. Not for an empty one."""
+        if self.closed or self._bytes >= BATCH_BYTES_MAX or len(self._deltas) >= BATCH_DELTAS_MAX:
+            return float("-inf")
+        return self._begun_at + self._interval_s
 
-    def _take(self) -> Content:
+    def take(self, now: float) -> Content:
+        """The next batch's content."""
+        self._begun_at = now
         content = Content()
         room = BATCH_BYTES_MAX
         while self._deltas and len(content.deltas) < BATCH_DELTAS_MAX:
@@ -130,14 +107,10 @@ class Batcher:
             content.finish, self._finish = self._finish, None
             content.usage, self._usage = self._usage, None
             content.usage_mode = self._usage_mode
-        if self._bytes < UNSENT_BYTES_MAX:
-            self._drained.set()
         return content
 
 
 def _cut(delta: Delta) -> Iterable[Delta]:
-    if len(delta.data) <= BATCH_BYTES_MAX:
-        return (delta,)
     pieces = [
         Delta(delta.kind, delta.part, delta.data[at : at + BATCH_BYTES_MAX])
         for at in range(0, len(delta.data), BATCH_BYTES_MAX)

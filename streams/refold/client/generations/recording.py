@@ -13,33 +13,34 @@ is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from refold.client.generations.batcher import Batcher, Content
+from refold.client.generations.batcher import Content
 from refold.client.generations.composing import compose, name_calls
 from refold.client.generations.frames import UNDECODABLE, Decoders
 from refold.client.generations.join import Join, Numbered
 from refold.client.generations.lease import Lease
 from refold.client.generations.limits import (
-    CHUNKS_WAITING_MAX,
     GENERATION_BYTES_MAX,
     RESEND_PAUSE_S,
     RESEND_PAUSE_S_MAX,
 )
+from refold.client.generations.pipe import Pipe
 from refold.client.generations.prefix import COMPLETE, Prefix
 from refold.client.generations.registry import Provider
-from refold.core.progress import NO_USAGE, Batch, Delta, TokenUsage, next_chain
+from refold.core.progress import NO_USAGE, Batch, Delta, next_chain
 from refold.errors import RefoldError, TransientError, UnavailableError, UsageError
-from refold.formats.streams import StreamParser, chunks_of, parser_for
+from refold.formats.streams import StreamParser, parser_for
 from refold.wire.batches import encode_item
 
-Send = Callable[[bytes], Awaitable[Any]]
-"""Append one record to the generation's partition; returns when it is durable."""
+Tell = Callable[[Any], None]
+Start = Callable[[bytes, Tell], None]
+"""Append one record to the generation's partition: raises, or tells later where it lies or why nobody
+knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,12 @@ class Recording:
     """Use from one event loop; one :meth:`record` at a time."""
 
     def __init__(
-        self, generation: str, attempt: int, send: Send, lease: Lease, *, strict: bool, prefix: Prefix
+        self, generation: str, attempt: int, start: Start, lease: Lease, *, strict: bool, prefix: Prefix
     ) -> None:
         self.generation = generation
         self.attempt = attempt
         self.stopped = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self.produced = prefix.produced
         self.length = prefix.length
         self.chain = prefix.chain
@@ -83,15 +85,15 @@ class Recording:
         self._prefix = prefix
         self._sha = hashlib.sha256(prefix.text_bytes)
         self._bytes = sum(len(delta.data) for delta in prefix.deltas)
-        self._send = send
+        self.start = start
         self._lease = lease
         self._strict = strict
         self._overlooked = False
         self._decoders = Decoders()
         self._streams: list[tuple[StreamParser, Join]] = []
         self.next_part = 1 + max((delta.part for delta in prefix.deltas), default=-1)
-        self._open: _Pipe | None = None
-        self._sent_at = asyncio.get_running_loop().time()
+        self._open: Pipe | None = None
+        self._sent_at = self._loop.time()
 
     @property
     def sha256(self) -> str:
@@ -106,8 +108,24 @@ class Recording:
 
     async def complete(self) -> None:
         """Record that the answer has come to its end; nothing follows but GenerationFinished."""
-        if self.produced > self._prefix.produced or not self._prefix.complete:
-            await self.send(Content(), self.provider_response_id, COMPLETE)
+        if self.produced == self._prefix.produced and self._prefix.complete:
+            return
+        content = Content()
+        value = self.encode(content, self.provider_response_id, COMPLETE)
+        pause = RESEND_PAUSE_S
+        while True:
+            self._lease.check()
+            told: asyncio.Future[Any] = self._loop.create_future()
+            try:
+                self.start(value, told.set_result)
+                outcome = await told
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                break
+            except (TransientError, UnavailableError):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RESEND_PAUSE_S_MAX)
+        self.account(content, self.provider_response_id)
 
     def content(self, message_id: str) -> dict[str, Any]:
         """The message's body: the provider's own composition where there is one."""
@@ -140,10 +158,12 @@ class Recording:
         parser = parser_for(format)
         joined = join or Numbered(self.next_part)
         self._streams.append((parser, joined))
-        pipe = self._open = _Pipe(self, parser, stream, joined)
+        pipe = self._open = Pipe(self, parser, stream, joined)
         try:
             async for chunk in pipe.chunks():
                 yield chunk
+            if parser.error is not None:
+                raise ProviderFailed(parser.error.code, parser.error.message)
         finally:
             await self.settle()
 
@@ -156,60 +176,57 @@ class Recording:
 
     def heartbeat(self, quiet_s: float) -> bytes | None:
         """A record that says "still here", where nothing was sent for ``quiet_s``."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         if now - self._sent_at < quiet_s:
             return None
         self._sent_at = now
         return encode_item(Batch(self.generation, self.attempt, 0, sent_ms=_now_ms()))
 
+    def stop(self) -> None:
+        """End the provider's stream; what it has said is still recorded, nothing more is begun."""
+        self.stopped.set()
+        if self._open is not None:
+            self._open.let_go()
+
     # For the pipe
 
-    async def send(self, content: Content, response_id: str | None, extra: bytes | None = None) -> int:
-        """Make the next batch durable; returns its seq. Raises LeaseLost, or what time does not mend."""
-        seq = self.produced + 1
-        deltas = tuple(content.deltas)
-        news = response_id if response_id != self.provider_response_id else None
-        batch = Batch(
-            self.generation,
-            self.attempt,
-            seq,
-            deltas,
-            content.finish,
-            content.usage,
-            content.usage_mode,
-            news,
-            _now_ms(),
-            extra,
+    def encode(self, content: Content, response_id: str | None, extra: bytes | None = None) -> bytes:
+        """The record of the next batch."""
+        self._sent_at = self._loop.time()
+        return encode_item(
+            Batch(
+                self.generation,
+                self.attempt,
+                self.produced + 1,
+                tuple(content.deltas),
+                content.finish,
+                content.usage,
+                content.usage_mode,
+                response_id if response_id != self.provider_response_id else None,
+                _now_ms(),
+                extra,
+            )
         )
-        value = encode_item(batch)
-        pause = RESEND_PAUSE_S
-        while True:
-            self._lease.check()
-            self._sent_at = asyncio.get_running_loop().time()
-            try:
-                await self._send(value)
-                break
-            except (TransientError, UnavailableError):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, RESEND_PAUSE_S_MAX)
-        self.produced = seq
-        self.chain = next_chain(self.chain, deltas)
-        self.deltas += deltas
+
+    def account(self, content: Content, response_id: str | None) -> int:
+        """The batch is durable; returns its seq. Raises UsageError when it is too much for one message."""
+        self.produced += 1
+        self.chain = next_chain(self.chain, content.deltas)
+        self.deltas += content.deltas
         self.provider_response_id = response_id
         self.finish_reason = self.finish_reason or content.finish
         if content.usage is not None:
             self.usage = self.usage.plus(content.usage) if content.usage_mode == "delta" else content.usage
-        for delta in deltas:
+        for delta in content.deltas:
             self._bytes += len(delta.data)
             if delta.kind == "text":
                 self.length += len(delta.data)
                 self._sha.update(delta.data)
         if self._bytes > GENERATION_BYTES_MAX:
             raise UsageError(
-                f"the generation has more than {GENERATION_BYTES_MAX} bytes of content: no message can hold "
-                "it"
+                f"the generation has more than {GENERATION_BYTES_MAX} bytes, too many for one message"
             )
-        return seq
+        return self.produced
 
     def chunks_of(self, seq: int, deltas: list[Delta]) -> list[Chunk]:
         return [Chunk(seq, delta.kind, self._decoders.text(delta), delta) for delta in deltas]
@@ -225,126 +242,6 @@ class Recording:
     def dropped(self) -> None:
         """Some of what the parser saw was not recorded, so the parser cannot compose the message."""
         self._overlooked = True
-
-    @property
-    def seq_next(self) -> int:
-        return self.produced + 1
-
-
-class _Pipe:
-    """One stream on its way: a pump that reads the provider, a sender that writes batches."""
-
-    def __init__(self, recording: Recording, parser: StreamParser, stream: Provider, join: Join) -> None:
-        self._recording = recording
-        self._parser = parser
-        self._stream = stream
-        self._join = join
-        self._batcher = Batcher()
-        # Usage of earlier streams of this attempt: totals count per stream, the fold's replaces per attempt.
-        self._usage_from = recording.usage
-        self._chunks: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_WAITING_MAX)
-        self._abandoned = False
-        self._told: tuple[str | None, TokenUsage | None] = (None, None)
-        self._pump = asyncio.create_task(self._read(), name="refold-record")
-        self._sender = asyncio.create_task(self._write(), name="refold-batches")
-        self._watch = asyncio.create_task(self._until_stopped())
-        recording.lease.when_lost(self._let_go)
-
-    def _let_go(self) -> None:
-        self._pump.cancel()
-
-    async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        recording = self._recording
-        while (chunk := await self._chunks.get()) is not None:
-            if recording.strict:
-                # Here, not where batches are sent: they go on while no worker is there to renew the lease.
-                await recording.lease.valid()
-            yield chunk
-        # Both tasks are done, or about to be: their errors are the caller's.
-        await self._sender
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._pump
-        recording.lease.check()
-        if self._parser.error is not None:
-            raise ProviderFailed(self._parser.error.code, self._parser.error.message)
-
-    async def close(self) -> None:
-        """Let go: the provider's stream is closed, what is not on the way yet is dropped if nobody reads."""
-        if not self._sender.done():
-            self._abandoned = True
-            self._recording.dropped()
-            self._batcher.close(discard=True)
-            while not self._chunks.empty():
-                self._chunks.get_nowait()
-        self._watch.cancel()
-        self._pump.cancel()
-        await asyncio.gather(self._pump, self._sender, self._watch, return_exceptions=True)
-
-    async def _until_stopped(self) -> None:
-        await self._recording.stopped.wait()
-        self._pump.cancel()
-
-    async def _read(self) -> None:
-        source = chunks_of(self._stream)
-        try:
-            async for event in source:
-                self._add(self._join.feed(self._parser.feed(event)))
-                await self._batcher.room()
-                if self._parser.error is not None:
-                    break
-            self._add(self._join.finish())
-        finally:
-            self._batcher.close()
-            await _close(source, self._stream)
-
-    def _add(self, deltas: list[Delta]) -> None:
-        recording = self._recording
-        recording.next_part = max([recording.next_part, *(delta.part + 1 for delta in deltas)])
-        finish = self._parser.finish_reason
-        usage = self._parser.usage
-        if usage is not None and self._parser.usage_mode == "total":
-            usage = self._usage_from.plus(usage)
-        told_finish, told_usage = self._told
-        self._batcher.add(
-            deltas,
-            finish if finish != told_finish else None,
-            usage if usage != told_usage else None,
-            self._parser.usage_mode,
-        )
-        self._told = (finish, usage)
-
-    async def _write(self) -> None:
-        try:
-            while (content := await self._batcher.next()) is not None:
-                recording = self._recording
-                if not recording.strict:
-                    await self._hand_out(recording.seq_next, content)
-                seq = await recording.send(content, self._parser.provider_response_id)
-                if recording.strict:
-                    await self._hand_out(seq, content)
-        finally:
-            self._pump.cancel()
-            if not self._abandoned:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._chunks.put(None)
-
-    async def _hand_out(self, seq: int, content: Content) -> None:
-        for chunk in self._recording.chunks_of(seq, content.deltas):
-            if self._abandoned:
-                return
-            await self._chunks.put(chunk)
-
-
-async def _close(*streams: Any) -> None:
-    """Let the provider's connection go; what it says to that is nobody's concern any more."""
-    for stream in streams:
-        for name in ("aclose", "close"):
-            if (close := getattr(stream, name, None)) is not None:
-                with contextlib.suppress(Exception):
-                    answer = close()
-                    if hasattr(answer, "__await__"):
-                        await answer
-                break
 
 
 def _now_ms() -> int:

@@ -8,6 +8,7 @@ process goes on. Only the answer's own error ends it as failed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -82,13 +83,13 @@ class Run:
         self._recording = Recording(
             generation.id,
             grant.attempt,
-            self._send,
+            self._start,
             self._lease,
             strict=self._terms.strict,
             prefix=grant.prefix,
         )
         if grant.stopping:
-            self._recording.stopped.set()
+            self._recording.stop()
         self._ending = False
         generation.begin(self._recording, grant.attempt, grant.mode, grant.prefix, overlap=grant.overlap)
 
@@ -109,7 +110,7 @@ class Run:
                     if progress.attempt > self._grant.attempt:
                         self._lease.lose(f"attempt {progress.attempt} has begun")
                     if progress.stopping:
-                        self._recording.stopped.set()
+                        self._recording.stop()
                 try:
                     await self._run()
                 finally:
@@ -247,11 +248,9 @@ class Run:
         }
         return await ruled(self._session, "GenerationLeaseRenewed", payload, timeout_s=timeout_s)
 
-    async def _send(self, value: bytes) -> Any:
+    def _start(self, value: bytes, tell: Callable[[Any], None]) -> None:
         connection = self._service.connection
-        return await connection.sender.send(
-            connection.names.batches, self._session.key, value, (), self._partition
-        )
+        connection.sender.start(connection.names.batches, self._session.key, value, (), self._partition, tell)
 
     async def _beat(self) -> None:
         """ "Still here", where the provider says nothing: supervisors go by it."""
@@ -259,16 +258,18 @@ class Run:
         while self._lease.lost is None:
             await asyncio.sleep(pause / 2)
             if (beat := self._recording.heartbeat(pause)) is not None:
-                try:
-                    await self._send(beat)
-                except (TransientError, UnavailableError):
-                    continue
+                with contextlib.suppress(TransientError, UnavailableError):
+                    self._start(beat, _ignore)
 
     def _marked(self, marker: Marker) -> None:
         """What the journal decided, as the hub sees it."""
         if marker.kind == "begin" and marker.attempt > self._grant.attempt:
             self._lease.lose(f"attempt {marker.attempt} has begun")
         elif marker.kind == "stop":
-            self._recording.stopped.set()
+            self._recording.stop()
         elif marker.kind == "end" and not self._ending:
             self._lease.lose(f"it has ended as {marker.state}")
+
+
+def _ignore(outcome: object) -> None:
+    """A heartbeat that was lost is followed by another one."""
