@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from engine.generation_traffic import TENANT, Generated, started
+from engine.generation_traffic import TENANT, Generated, event, started
 from engine.test_step import KEY, PARTITION, View, code_of, record
 from engine.test_store import Bench
 from refold.core.envelope import Envelope
+from refold.core.limits import ERROR_CODE_BYTES_MAX, GENERATION_NAME_BYTES_MAX
 from refold.core.progress import Ack, Batch, Marker, Progress, advance
 from refold.core.rulings import Accepted
 from refold.engine import seal
@@ -69,6 +70,19 @@ def test_each_event_says_among_the_batches_what_it_decided() -> None:
     one.attempt = 2
     assert said(take(view, one.failed(4), 3)) == [("g1", "end", 2, "failed")]
     assert said(take(view, started("s1", 1, "g1"), 4)) == [], "a duplicate says nothing"
+
+
+def test_the_code_of_a_failure_is_cut_as_in_the_row() -> None:
+    """Goal: what a producer puts there cannot make a marker that the topic does not take."""
+    view = View()
+    take(view, started("s1", 1, "g1"), 0)
+    fields = {"generation_id": "g1", "attempt": 1, "code": "x" * 500_000, "error": None, "retryable": False}
+    (out,) = take(view, event("GenerationFailed", "s1", 2, fields), 1).outputs
+    marker = decode_item(out.value)
+    assert isinstance(marker, Marker)
+    assert (
+        marker.error == view.entries[KEY].session.generations["g1"].error_code == "x" * ERROR_CODE_BYTES_MAX
+    )
 
 
 def test_a_deleted_session_ends_what_is_open_and_forgets_everything() -> None:
@@ -193,7 +207,8 @@ class Folding:
 
     def commit(self) -> dict[bytes, bytes | None]:
         part = self.overlay.parts[PARTITION]
-        self.generations.seal(part)
+        for touched in part.generations.values():
+            self.generations.seal(touched)
         written = {key: touched.encoded for key, touched in part.generations.items()}
         from refold.engine.store import Batch as Writes
 
@@ -272,6 +287,37 @@ def test_p_a_batch_on_the_wrong_partition_is_forwarded_and_not_folded(store: Sto
     assert (out.topic, out.partition, out.key) == (TOPICS.batches, View().partition_of(elsewhere), elsewhere)
     assert dict(out.headers)["refold-origin"] == b"t.batches/%d/0" % PARTITION
     assert part.generations == {}
+
+
+def test_an_id_that_no_session_can_have_is_refused_and_not_remembered(store: Store) -> None:
+    """Goal: the cache counts 2 kB for an entry; ids of a megabyte must not be in it."""
+    folding = Folding(store)
+    longest = "g" * GENERATION_NAME_BYTES_MAX
+    folding.fold(begin(longest), begin(longest + "g"), Batch("é" * 65, 1, 1), Ack("x" * 1_000_000, 1, "c", 0))
+    assert folding.overlay.refused == {"bad_id": 3}
+    assert list(folding.overlay.parts[PARTITION].generations) == [generation_key(KEY, longest)]
+    assert len(folding.generations) == 1
+
+
+def test_while_all_is_unconfirmed_the_entries_are_not_walked_for_each_new_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: many generations at once cost a look each, not a walk over all of them each."""
+    folding = Folding(store, 80 * ENTRY_BYTES)
+    walks = 0
+    real = folding.generations._evict
+
+    def counted(spared: Any) -> None:
+        nonlocal walks
+        walks += 1
+        real(spared)
+
+    monkeypatch.setattr(folding.generations, "_evict", counted)
+    folding.fold(*(begin(f"g{number}") for number in range(400)))
+    assert (len(folding.generations), walks) == (400, 30)
+    folding.commit()
+    folding.fold(begin("one-more"))
+    assert folding.generations.bytes <= 80 * ENTRY_BYTES
 
 
 def test_forgetting_is_a_tombstone(store: Store) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from core.build import TENANT, Inbox, call, event, message, outcome, result, text
 from core.histories import histories
+from refold.client.publishing import _headers
 from refold.core import Envelope
 from refold.core.envelope import Actor, SessionLink
 from refold.core.events import MessageAppended
@@ -34,6 +35,8 @@ from refold.wire.plain import frames, names_of, read_plain_record
 from refold.wire.snapshot import decode_session, encode_snapshot
 
 SESSIONS = ("s1", "s2")
+#: What :mod:`refold.client.publishing` puts on a message.
+SDK_HEADERS = [("refold-type", b"MessageAppended")]
 #: The fold does not look at the slot of a session that is in memory: one partition is enough.
 PARTITION = 3
 
@@ -194,9 +197,10 @@ def test_traffic_that_is_mostly_plain_has_the_same_effects_both_ways() -> None:
             session = chance.choice(SESSIONS)
             value: bytes | None = _value(chance, offset, session, at_ms, counters)
             odd = chance.randrange(60)
-            changes: dict[str, Any] = {}
+            # As the SDK sends it, or as a plain producer does.
+            changes: dict[str, Any] = {"headers": chance.choice([None, SDK_HEADERS])}
             if odd == 0:
-                changes = {"headers": [("traceparent", b"00")]}
+                changes = {"headers": [*SDK_HEADERS, ("traceparent", b"00")]}
             elif odd == 1:
                 changes = {"key": make_key(TENANT, "s2" if session == "s1" else "s1")}
             elif odd == 2:
@@ -209,6 +213,32 @@ def test_traffic_that_is_mostly_plain_has_the_same_effects_both_ways() -> None:
         plain += both(records, chance.choice([1, 16, 50]), 5_000 if round_ % 4 == 0 else 1_179_648)
         total += len(records)
     assert plain > total // 2
+
+
+def test_what_the_sdk_sends_goes_through_the_lane() -> None:
+    """Goal: the lane is for users' traffic, which names its type in a header."""
+    value = encode_envelope(
+        Envelope(
+            "e",
+            TENANT,
+            "s1",
+            "MessageAppended",
+            producer_id="p",
+            producer_epoch=1,
+            payload=event_payload(*message("m")),
+        )
+    )
+    lane = Lane(View(), use=True)
+    lane.fold([inbox_record(0, value, 5)])
+    for number in range(1, 4):
+        env = decode_envelope(value)
+        env.event_id, env.producer_counter, env.raw = f"e{number}", number, b""
+        env.payload = event_payload(*message(f"m{number}"))
+        headers = _headers("MessageAppended", None if number < 3 else {"traceparent": b"00"})
+        lane.fold([inbox_record(number, encode_envelope(env), 5 + number, headers=list(headers))])
+    assert lane.fast == 2
+    assert lane.part.next_offset == 4
+    assert lane.part.journal[1].headers == [("refold-type", b"MessageAppended")]
 
 
 def _value(

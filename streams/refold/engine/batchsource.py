@@ -70,6 +70,11 @@ class BatchSource:
         self._thread = threading.Thread(target=self._run, name="refold-batches", daemon=True)
         self.flow = Flow()
 
+    @property
+    def paused(self) -> bool:
+        """Whether back-pressure holds it."""
+        return self._paused
+
     def start(self) -> None:
         self._thread.start()
 
@@ -127,8 +132,8 @@ class BatchSource:
         self._consumer.incremental_assign([where])
         self._fed[number] = _Fed(epoch, fetch_epoch, offset)
         plain = [TopicPartition(self._topic, number)]
-        # Either way: librdkafka remembers over unassign and assign that a partition was paused (measured), and
-        # this one may have been given up meanwhile.
+        # Either way: librdkafka remembers over unassign and assign that a partition was paused (measured),
+        # and this one may have been given up in between.
         if self._paused:
             self._consumer.pause(plain)
         else:

@@ -137,7 +137,13 @@ def _markers(session: Session, ruling: Accepted, event: Event, was: Before) -> l
         last_seq, message_id = event.last_seq, row.message_id
         add(row.generation_id, "end", row.attempt, state=state, last_seq=last_seq, message_id=message_id)
     elif isinstance(event, GenerationFailed):
-        add(event.generation_id, "end", event.attempt, state="failed", error=clip(event.code, ERROR_CODE_BYTES_MAX))
+        add(
+            event.generation_id,
+            "end",
+            event.attempt,
+            state="failed",
+            error=clip(event.code, ERROR_CODE_BYTES_MAX),
+        )
     for generation_id, (attempt, _) in was.generations.items():
         if generation_id not in session.generations:
             add(generation_id, "forget", attempt)
