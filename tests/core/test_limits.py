@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from refold.core import limits
 from refold.core.ledger import ROW_FIXED_BYTES
 from refold.core.limits import STATE_RECORD_BYTES_MAX
+from refold.core.rulings import Accepted
 from refold.core.session import Call, Generation
 from refold.wire.snapshot import encode_snapshot
 from refold.wire.snapshot_generations import encode_generation
@@ -233,3 +236,24 @@ def test_facts_are_bounded_by_count_and_bytes() -> None:
     assert rejected(ruling, "facts_full")
     assert inbox.session.facts_bytes <= limits.FACTS_BYTES_MAX
     assert rejected(inbox.send(event("FactSet", name="f0", value="NaN")), "bad_json")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        message("m2", parent_id="@" + "x" * 900_000),
+        message("m2", parent_id="m1", replaces="@" + "x" * 900_000),
+        started("g1", reply_to="@" + "x" * 900_000),
+        outcome(None, "@" + "x" * 20_000),
+        outcome("@" + "x" * 900_000, None),
+        outcome(None, "c1", message_id="@" + "x" * 900_000),
+    ],
+)
+def test_an_id_that_looks_like_one_of_the_folds_is_no_longer_than_those(what: Any) -> None:
+    """Goal: S8 holds for references to ids the fold made. Otherwise a producer has sessions quarantined,
+    and 21 of them within a minute stop a worker."""
+    inbox = Inbox()
+    inbox.send(message("m1"))
+    assert rejected(inbox.send(what), "bad_id")
+    of_the_fold = "@" + long_id("e")
+    assert isinstance(inbox.send(message("m3", parent_id=of_the_fold)), Accepted)

@@ -41,7 +41,7 @@ from refold.core.ledger import (
     touch,
 )
 from refold.core.limits import EFFECT_BYTES_MAX, LEASE_MS_MAX, OPEN_CALLS_MAX
-from refold.core.messages import bad_id
+from refold.core.messages import bad_id, bad_reference
 from refold.core.results import apply_outcome, join_orphans
 from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import Call, Session
@@ -234,16 +234,15 @@ def rule_outcome(session: Session, event: ToolCallCompleted) -> Duplicate | Reje
         return Rejected("bad_id", "operation_id and call_id are both missing")
     for value, name in ((event.operation_id, "operation_id"), (event.call_id, "call_id")):
         # The fold's own operation ids may be named: a reader of the state finishes transcript calls by them.
-        if value is not None and value[:1] != "@":
-            wrong = bad_id(value, name)
+        if value is not None:
+            wrong = bad_reference(value, name)
             if wrong is not None:
                 return wrong
-    if event.message_id[:1] != "@":
-        wrong = bad_id(event.message_id, "message_id")
-        if wrong is not None:
-            return wrong
-        if event.message_id in session.held:
-            return Rejected("conflict", "the message id is in use")
+    wrong = bad_reference(event.message_id, "message_id")
+    if wrong is not None:
+        return wrong
+    if event.message_id[:1] != "@" and event.message_id in session.held:
+        return Rejected("conflict", "the message id is in use")
     call = find_outcome_call(session, event.operation_id, event.call_id)
     if call is None:
         if event.operation_id is not None and event.operation_id[0] == "@":

@@ -47,7 +47,7 @@ from refold.core.limits import (
     OPEN_GENERATIONS_MAX,
     PARAMS_BYTES_MAX,
 )
-from refold.core.messages import apply_message, bad_id, rule_message
+from refold.core.messages import apply_message, bad_id, bad_reference, rule_message
 from refold.core.progress import CHAIN_BYTES, Progress
 from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import Generation, Session
@@ -116,8 +116,8 @@ def _rule_started(session: Session, event: GenerationStarted) -> Duplicate | Rej
         or _bad_name(event.generator, "generator")
         or _rule_lease(event.holder, event.lease_ms)
     )
-    if wrong is None and event.reply_to and event.reply_to[0] != "@":
-        wrong = bad_id(event.reply_to, "reply_to")
+    if wrong is None and event.reply_to:
+        wrong = bad_reference(event.reply_to, "reply_to")
     if wrong is not None:
         return wrong
     if "#" in event.generation_id:

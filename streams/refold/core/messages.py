@@ -48,6 +48,11 @@ def bad_id(value: str, name: str) -> Rejected | None:
     return None
 
 
+def bad_reference(value: str, name: str) -> Rejected | None:
+    """As :func:`bad_id`, for what may also be an id that the fold made: @ and an event id, or shorter."""
+    return bad_id(value[1:] if value[:1] == "@" else value, name)
+
+
 def rule_message(
     session: Session, event: MessageAppended, settling: bool = False
 ) -> Duplicate | Rejected | None:
@@ -92,9 +97,8 @@ def _rule_role(role: str) -> Rejected | None:
 def _rule_links(session: Session, event: MessageAppended) -> Duplicate | Rejected | None:
     """Parent, replaced message, calls and results."""
     for value, name in ((event.parent_id, "parent_id"), (event.replaces, "replaces")):
-        # Ids that refold made are fine to point at.
-        if value and value[0] != "@":
-            wrong = bad_id(value, name)
+        if value:
+            wrong = bad_reference(value, name)
             if wrong is not None:
                 return wrong
     if event.parent_id == event.message_id:
