@@ -112,17 +112,6 @@ async def test_a_failed_read_is_told_to_who_waits() -> None:
     assert isinstance(track.failure, NotFound)
 
 
-async def test_markers_are_told_once_each() -> None:
-    source = Log([begin(), begin(), begin(2, "continue"), Marker(G, "stop", 2), end(attempt=2)])
-    track = Track(KEY, G, 0, 100, 100, source.read)
-    told: list[str] = []
-    track.listeners.append(lambda marker: told.append(marker.kind))
-    await track.load()
-    for one in source.placed:
-        track.feed(*one)
-    assert told == ["begin", "begin", "stop", "end"]
-
-
 def test_a_ring_keeps_the_newest_within_its_bytes() -> None:
     ring = Ring(0)
     frame = Frame("delta", G, 1, 1, "x" * 100)
@@ -225,6 +214,35 @@ async def test_records_of_others_and_broken_ones_are_passed_over(hub: Hub) -> No
         deliver((13, begin()), (14, batch(1, "a")))
         await asyncio.sleep(0)
         assert joined([f for _, f in track.ring.since(0)]) == "a"
+    await hub.close()
+
+
+async def test_who_generates_hears_markers_and_does_not_read_its_own_batches(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: what is heard before somebody listens is not lost; batches are not decoded for an ear alone."""
+    decoded: list[Item] = []
+
+    def counting(value: bytes) -> Item:
+        decoded.append(decode_item(value))
+        return decoded[-1]
+
+    monkeypatch.setattr(hub_module, "decode_item", counting)
+    ear = await hub.listen(KEY, G, 0)
+    told: list[str] = []
+    deliver((10, begin()), (11, batch(1, "a")), (12, Marker(G, "stop", 1)))
+    deliver((13, Marker("g-2", "stop", 1)))
+    ear.attach(lambda marker: told.append(marker.kind))
+    assert told == ["begin", "stop"]
+    before = len(decoded)
+    deliver(*((offset, batch(offset, "a")) for offset in range(14, 30)), (30, end()))
+    assert told == ["begin", "stop", "end"]
+    assert len(decoded) == before + 1
+    FakeFeed.made.broken(0, NotFound("offset out of range"))
+    await asyncio.sleep(0.01)
+    assert FakeFeed.made.partitions == {0}
+    hub.unlisten(ear)
+    assert FakeFeed.made.partitions == set()
     await hub.close()
 
 

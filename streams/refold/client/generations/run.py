@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from refold.client.generations.composing import usage_record
 from refold.client.generations.generation import Outcome
+from refold.client.generations.hub import Ear
 from refold.client.generations.journalling import LOST, ruled
 from refold.client.generations.lease import Lease, LeaseLost
 from refold.client.generations.limits import (
@@ -46,12 +47,12 @@ ERROR_CHARS_MAX = 300
 @dataclass(frozen=True, slots=True)
 class Grant:
     """An attempt the fold has granted this process. ``asked_at``: monotonic, before it was asked for.
-    ``first``: an offset at or before the begin of the present text."""
+    ``ear``: made before that too, so that no stop is missed."""
 
     attempt: int
     mode: str
     asked_at: float
-    first: int
+    ear: Ear
     prefix: Prefix = NO_PREFIX
     usage_before: TokenUsage = NO_USAGE
     stopping: bool = False
@@ -101,25 +102,14 @@ class Run:
             asyncio.create_task(self._beat(), name="refold-heartbeat"),
         ]
         try:
-            async with service.hub.track(
-                self._session.key, terms.generation_id, self._partition, self._grant.first
-            ) as track:
-                track.listeners.append(self._marked)
-                progress = track.transcript.progress
-                if progress is not None:
-                    if progress.attempt > self._grant.attempt:
-                        self._lease.lose(f"attempt {progress.attempt} has begun")
-                    if progress.stopping:
-                        self._recording.stop()
-                try:
-                    await self._run()
-                finally:
-                    track.listeners.remove(self._marked)
+            self._grant.ear.attach(self._marked)
+            await self._run()
         except (LeaseLost, TransientError, UnavailableError) as error:
             log.warning(
                 "generation_left id=%s attempt=%d: %s", terms.generation_id, self._grant.attempt, error
             )
         finally:
+            service.hub.unlisten(self._grant.ear)
             self._generation.rest()
             for helper in helpers:
                 helper.cancel()

@@ -83,20 +83,25 @@ class Generations:
 
     async def _start(self, session: Session, terms: Terms) -> Generation:
         generation = Generation(self, session, terms)
-        first = await self.hub.live_at(session.partition)
-        asked_at = asyncio.get_running_loop().time()
-        ruling = await ruled(
-            session,
-            "GenerationStarted",
-            terms.started(self.holder, session.last_seq),
-            timeout_s=RULING_WAIT_S,
-            correlation_id=terms.key,
-            actor=default_actor("assistant"),
-        )
-        if ruling.accepted or await self._own(session, terms, ruling):
-            self.spawn(generation, Grant(1, "restart", asked_at, first))
-            return generation
-        self.hub.release(session.partition)
+        ear = await self.hub.listen(session.key, terms.generation_id, session.partition)
+        granted = False
+        try:
+            asked_at = asyncio.get_running_loop().time()
+            ruling = await ruled(
+                session,
+                "GenerationStarted",
+                terms.started(self.holder, session.last_seq),
+                timeout_s=RULING_WAIT_S,
+                correlation_id=terms.key,
+                actor=default_actor("assistant"),
+            )
+            if ruling.accepted or await self._own(session, terms, ruling):
+                self.spawn(generation, Grant(1, "restart", asked_at, ear))
+                granted = True
+                return generation
+        finally:
+            if not granted:
+                self.hub.unlisten(ear)
         await self._check_same(session, terms, ruling)
         self.guard(generation)
         return generation

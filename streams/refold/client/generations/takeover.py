@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from refold.client.generations.generation import Generation
 from refold.client.generations.journalling import ruled
 from refold.client.generations.limits import CLAIM_PAUSE_S, CLAIM_PAUSE_S_MAX, JITTER_S_MAX, RULING_WAIT_S
-from refold.client.generations.places import Place, place_of
-from refold.client.generations.prefix import NO_PREFIX, read_prefix
-from refold.client.generations.registry import Generator
+from refold.client.generations.places import Place, place_of, row_of
+from refold.client.generations.prefix import NO_PREFIX, Prefix, read_prefix
+from refold.client.generations.registry import Answer, Generator
 from refold.client.generations.run import Grant, RestartNeeded
 from refold.client.generations.terms import Terms, terms_of
 from refold.core.progress import TokenUsage
@@ -155,53 +155,70 @@ async def _attempt(
         stopping or looks_up or place.finish is not None or generator.mode == "continue"
     )
     mode = "continue" if goes_on else "restart"
-    asked_at = asyncio.get_running_loop().time()
-    ruling = await ruled(
-        session,
-        "GenerationAttempted",
-        {
-            "generation_id": terms.generation_id,
-            "attempt": attempt,
-            "mode": mode,
-            "holder": service.holder,
-            "lease_ms": terms.lease_ms,
-            "reason": REASON_RESTART if restart else REASON_SILENT,
-        },
-        timeout_s=RULING_WAIT_S,
-    )
-    if not ruling.in_effect:
+    key, partition = session.key, session.partition
+    ear = await service.hub.listen(key, terms.generation_id, partition)
+    task: asyncio.Task[None] | None = None
+    try:
+        asked_at = asyncio.get_running_loop().time()
+        ruling = await ruled(
+            session,
+            "GenerationAttempted",
+            {
+                "generation_id": terms.generation_id,
+                "attempt": attempt,
+                "mode": mode,
+                "holder": service.holder,
+                "lease_ms": terms.lease_ms,
+                "reason": REASON_RESTART if restart else REASON_SILENT,
+            },
+            timeout_s=RULING_WAIT_S,
+        )
+        if not ruling.in_effect:
+            return None
+        log.info("generation_taken_over id=%s attempt=%d mode=%s", terms.generation_id, attempt, mode)
+        # Asked once more: a stop between the first look and the ear would not have been heard.
+        row = await row_of(service.connection, session, terms.generation_id)
+        stopping = stopping or (row is not None and row["state"] == "stopping")
+        prefix: Prefix | None = NO_PREFIX
+        if mode == "continue":
+            prefix = await _prefix(service, session, terms, place, attempt)
+            if prefix is not None and not (
+                prefix.complete or stopping or looks_up or generator.mode == "continue"
+            ):
+                # It had a finish reason, but more was to come, and this generator only begins anew.
+                prefix = None
+        if prefix is not None:
+            usage = TokenUsage(**{name: place.usage.get(name, 0) for name in TokenUsage._fields})
+            grant = Grant(attempt, mode, asked_at, ear, prefix, usage, stopping, generator.overlap)
+            generation = Generation(service, session, terms)
+            generation.provider_response_id = place.provider_response_id
+            answer = _looked_up(generator) if mode == "continue" and looks_up else generator.answer
+            task = service.spawn(generation, grant, answer)
+            return task
+    finally:
+        if task is None:
+            service.hub.unlisten(ear)
+    return await _attempt(service, session, terms, generator, place, attempt + 1, restart=True)
+
+
+async def _prefix(
+    service: Generations, session: Session, terms: Terms, place: Place, attempt: int
+) -> Prefix | None:
+    """``None`` when retention has eaten the beginning: what cannot be read cannot be gone on with."""
+    try:
+        return await read_prefix(
+            service.backfills, place.partition, session.key, terms.generation_id, place.first, attempt
+        )
+    except NotFound:
         return None
-    log.info("generation_taken_over id=%s attempt=%d mode=%s", terms.generation_id, attempt, mode)
-    generation = Generation(service, session, terms)
-    generation.provider_response_id = place.provider_response_id
-    prefix = NO_PREFIX
-    if mode == "continue":
-        try:
-            prefix = await read_prefix(
-                service.backfills, place.partition, session.key, terms.generation_id, place.first, attempt
-            )
-        except NotFound:
-            # Retention has eaten the beginning: what cannot be read cannot be gone on with.
-            return await _attempt(service, session, terms, generator, place, attempt + 1, restart=True)
-        if not (prefix.complete or stopping or looks_up or generator.mode == "continue"):
-            # It had a finish reason, but more was to come, and this generator only begins anew.
-            return await _attempt(service, session, terms, generator, place, attempt + 1, restart=True)
-    grant = Grant(
-        attempt,
-        mode,
-        asked_at,
-        place.first,
-        prefix,
-        TokenUsage(**{name: place.usage.get(name, 0) for name in TokenUsage._fields}),
-        stopping,
-        generator.overlap,
-    )
+
+
+def _looked_up(generator: Generator) -> Answer:
+    """Record the response the provider still has; where it has none, or another one, as without a lookup."""
     lookup = generator.lookup
-    if mode == "restart" or lookup is None or not looks_up:
-        return service.spawn(generation, grant, generator.answer)
 
     async def look_up_or_answer(g: Generation) -> None:
-        stream = await lookup(g)
+        stream = None if lookup is None else await lookup(g)
         if stream is None:
             if generator.mode == "restart" and g.prefix:
                 raise RestartNeeded
@@ -214,7 +231,7 @@ async def _attempt(
                 raise
             raise RestartNeeded from error
 
-    return service.spawn(generation, grant, look_up_or_answer)
+    return look_up_or_answer
 
 
 async def _performed(

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 
 from refold.client.generations.frames import Frame, Item, Transcript
 from refold.client.generations.limits import FRAMES_PER_TURN_MAX, PENDING_ITEMS_MAX
-from refold.core.progress import Marker
 
 Placed = tuple[Item, int, int]
 """An item, its offset, its append time in ms."""
@@ -73,8 +72,6 @@ class Track:
         self.transcript = Transcript(generation)
         self.ring = Ring(first)
         self.failure: BaseException | None = None
-        #: Told every marker that counted, at once and in order.
-        self.listeners: list[Callable[[Marker], None]] = []
         self.users = 0
         self.bytes_max: Callable[[], int] = lambda: 0
         self._read_page = read_page
@@ -138,17 +135,9 @@ class Track:
                 self._waiters.remove(waiter)
 
     def _apply(self, item: Item, offset: int, append_ms: int) -> None:
-        progress = self.transcript.progress
-        before = None if progress is None else (progress.attempt, progress.stopping, progress.ended)
         frame = self.transcript.take(item, offset, append_ms)
         if frame is not None:
             self.ring.append(offset, frame, self.bytes_max())
-        progress = self.transcript.progress
-        if not isinstance(item, Marker) or progress is None:
-            return
-        if (progress.attempt, progress.stopping, progress.ended) != before:
-            for listener in list(self.listeners):
-                listener(item)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
