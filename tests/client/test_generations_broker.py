@@ -141,6 +141,9 @@ async def test_an_unknown_generation_is_said_so(rf: Refold) -> None:
     body = [event async for event in rf.follow(session, "g-none").sse()]
     assert body[-1].startswith(b"event: end")
     assert b'"unknown"' in body[-1]
+    for strange in ("g#1", "x" * 300, "../..", "a\nb"):
+        with pytest.raises(NotFound):
+            await followed(rf, session, strange)
 
 
 async def test_a_cancelled_request_does_not_end_it(rf: Refold) -> None:

@@ -10,6 +10,7 @@ from confluent_kafka import Message
 
 from refold.client.generations.limits import LOOKUP_S_MAX, LOOKUP_WAIT_MS
 from refold.client.owners import NoOwnerAnswers
+from refold.core.limits import ID_BYTES_MAX
 from refold.errors import NotFound, UnavailableError
 from refold.wire.batches import decode_progress, generation_key
 
@@ -54,6 +55,9 @@ async def row_of(connection: Connection, session: Session, generation: str) -> d
 
 async def place_of(connection: Connection, session: Session, generation: str) -> Place:
     """Raises NotFound for a generation nobody knows (any more), UnavailableError when nobody can be asked."""
+    if "#" in generation or len(generation.encode("utf-8", "replace")) > ID_BYTES_MAX:
+        # Ids come out of addresses, where anybody may write anything.
+        raise NotFound("no generation has such an id")
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LOOKUP_S_MAX
     while True:
