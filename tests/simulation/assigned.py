@@ -31,6 +31,8 @@ class AssignedConsumer:
         self._topic = topic
         self._fetch_records_max = fetch_records_max
         self._parts: dict[int, _Fetch] = {}
+        #: Given up while they were paused: librdkafka has them paused when they come back (measured).
+        self._left_paused: set[int] = set()
         self._buffer: deque[Message] = deque()
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -39,12 +41,15 @@ class AssignedConsumer:
             if tp.partition in self._parts:
                 raise raised(KafkaError._CONFLICT, "already assigned")
             self._parts[tp.partition] = _Fetch(tp.offset)
+            self._parts[tp.partition].paused = tp.partition in self._left_paused
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
         self._kernel.alive()
         for tp in partitions:
-            if self._parts.pop(tp.partition, None) is None:
+            part = self._parts.pop(tp.partition, None)
+            if part is None:
                 raise raised(KafkaError._INVALID_ARG, "not assigned")
+            (self._left_paused.add if part.paused else self._left_paused.discard)(tp.partition)
             self._purge(tp.partition)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
