@@ -44,7 +44,25 @@ def test_a_file_no_pattern_claims_goes_to_unit(suites: ModuleType) -> None:
 
 
 def test_budgets_fit_the_promised_total(suites: ModuleType) -> None:
-    assert sum(s.budget_s for s in suites.SUITES) <= suites.TOTAL_BUDGET_S <= 25 * 60
+    for pure in (True, False):
+        assert sum(s.budget_s for s in suites.SUITES if s.pure is pure) <= suites.TOTAL_BUDGET_S <= 25 * 60
+
+
+def test_both_lanes_run_and_are_told_in_order(
+    suites: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Goal: what runs aside is neither lost nor mixed into the other lane's output."""
+    code = "import sys; print('said by', sys.argv[1])"
+    monkeypatch.setattr(suites, "REPORTS", tmp_path)
+    monkeypatch.setattr(suites, "command", lambda suite, _f, _j: [sys.executable, "-c", code, suite.name])
+    chosen = [suites.Suite(name, 60, (), name, pure=name in "bd") for name in "abcd"]
+    outcomes = suites.run_lanes(chosen, {name: ["x"] for name in "abcd"})
+    assert [(o.name, o.ok) for o in outcomes] == [(name, True) for name in "abcd"]
+    said = capfd.readouterr().out
+    assert all(said.count(f"said by {name}\n") == 1 for name in "abcd")
+    assert "=== b (budget 60 s): b\nsaid by b\n" in said
+    empty = suites.run_lanes(chosen[1:2], {"b": []})
+    assert (empty[0].failed, empty[0].failures) == (1, ["b: no test files"])
 
 
 def run(
@@ -94,6 +112,6 @@ def test_counts_come_from_the_junit_file(suites: ModuleType, tmp_path: Path) -> 
 def test_the_table_names_what_failed(suites: ModuleType) -> None:
     late = suites.Outcome("late", 10, seconds=11.0, passed=3, over_budget=True)
     bad = suites.Outcome("bad", 10, seconds=1.0, failed=1)
-    text = suites.table([late, bad])
+    text = suites.table([late, bad], 12.0)
     assert "OVER BUDGET" in text.splitlines()[1]
     assert "FAILED" in text.splitlines()[2]
