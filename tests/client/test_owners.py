@@ -132,6 +132,25 @@ async def test_no_worker_is_said_at_once_and_a_dead_one_in_time() -> None:
             await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=0.3)
 
 
+async def test_a_worker_that_comes_after_its_client_is_found() -> None:
+    """Goal: a look that found no owner is not believed for a minute, during which topics would be scanned."""
+    view = FakeView()
+    partition = view.partition_of(b"t/s")
+    view.snapshots[b"t/s"] = (2, b"late")
+    async with worker(view) as server:
+        group = FakeGroup()
+        group.members = 0
+        async with owners_of(group) as owners:
+            rulings = Rulings(owners, "p-1", no_topics)
+            with pytest.raises(NoOwnerAnswers):
+                await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=1)
+            group.owners, group.members = everywhere(server), 1
+            await view.rule("p-1", RulingLine(0, 0, "accepted", 1))
+            assert (await rulings.wait(Delivery(0, 0, 0), time.monotonic(), 5)).seq == 1
+            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=1) == b"late"
+            await rulings.close()
+
+
 async def test_a_wrong_token_is_not_retried() -> None:
     view = FakeView()
     view.snapshots[b"t/s"] = (1, b"x")

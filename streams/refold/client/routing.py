@@ -126,11 +126,17 @@ class Router:
         self.failure: str | None = "the cluster has not described the consumer group yet"
 
     async def owner(self, partition: int) -> Owner | None:
-        """The owner as last seen, ``None`` when the group has none for this partition right now."""
-        if self._routes is None or time.monotonic() - self._looked_at > ROUTE_AGE_MAX_S:
-            await self.refresh()
-        assert self._routes is not None
-        return self._routes.owners.get(partition)
+        """The owner as last seen, ``None`` when the group has none for this partition right now.
+
+        That there is none is believed for ``ROUTE_REFRESH_MIN_S`` only: a client is often there before its
+        workers, and until it has an owner every ruling costs a scan of topics.
+        """
+        routes = self._routes
+        owned = routes is not None and partition in routes.owners
+        age_max_s = ROUTE_AGE_MAX_S if owned else ROUTE_REFRESH_MIN_S
+        if routes is None or time.monotonic() - self._looked_at > age_max_s:
+            routes = await self.refresh()
+        return routes.owners.get(partition)
 
     async def close(self) -> None:
         """End a look that nobody waits for any more."""
