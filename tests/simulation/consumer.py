@@ -228,11 +228,10 @@ class GroupConsumer:
     def _something(self) -> bool:
         if self._callbacks or self._fatal is not None:
             return True
-        log = self._broker.log
-        return any(
-            not part.paused and log(self._topic, number).stable > part.position
-            for number, part in self._parts.items()
-        )
+        for number, part in self._parts.items():
+            if not part.paused and self._broker.log(self._topic, number).stable > part.position:
+                return True
+        return False
 
     def _serve(self) -> None:
         while self._callbacks and not self._closed:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -257,7 +259,9 @@ class GenerationWorkload:
         self._broker.append(topic, record.partition, record.key, record.value, record.headers)
 
 
+@lru_cache(maxsize=4_096)
 def decode_or_none(value: bytes | None) -> Any:
+    """Every checker looks at every record again, and items are values that nobody changes."""
     try:
         return decode_item(value)
     except InvalidRecord:
@@ -268,21 +272,30 @@ def _item(entry: Stored) -> Any:
     return decode_or_none(entry.value)
 
 
-def progress_for(log: PartitionLog, key: bytes, generation: str, attempt: int) -> Progress | None:
-    """What `batches` say of an attempt before the journal ended it or granted another: what rule G10
-    compares with, if everything the producer wrote of the attempt was written before its
-    GenerationFinished."""
-    progress: Progress | None = None
-    for entry in log.committed():
-        item = _item(entry)
-        if item is None or entry.key != key or item.generation != generation:
-            continue
-        if isinstance(item, Marker) and (item.kind != "begin" or item.attempt > attempt):
-            if item.kind == "stop":
-                continue
-            break
-        progress, _ = advance(progress, item, entry.offset, entry.time_ms)
-    return progress
+class Tracks:
+    """What the logs of `batches` hold, by generation; a snapshot of the moment it is made."""
+
+    def __init__(self, logs: Sequence[PartitionLog]) -> None:
+        self._entries: dict[tuple[int, bytes, str], list[tuple[Stored, Any]]] = {}
+        for number, log in enumerate(logs):
+            for entry in log.committed():
+                item = _item(entry)
+                if item is not None:
+                    place = (number, entry.key or b"", item.generation)
+                    self._entries.setdefault(place, []).append((entry, item))
+
+    def progress(self, partition: int, key: bytes, generation: str, attempt: int) -> Progress | None:
+        """What `batches` say of an attempt before the journal ended it or granted another: what rule G10
+        compares with, if everything the producer wrote of the attempt was written before its
+        GenerationFinished."""
+        progress: Progress | None = None
+        for entry, item in self._entries.get((partition, key, generation), ()):
+            if isinstance(item, Marker) and (item.kind != "begin" or item.attempt > attempt):
+                if item.kind == "stop":
+                    continue
+                break
+            progress, _ = advance(progress, item, entry.offset, entry.time_ms)
+        return progress
 
 
 @dataclass
@@ -361,8 +374,11 @@ class GenerationChecker:
                 if self._slots.partition(key) != partition:
                     self._misrouted.add((partition, entry.offset))
                     continue
-                item = decode_item(entry.value)
             except InvalidRecord:
+                self.refused[partition, entry.offset] += 1
+                continue
+            item = _item(entry)
+            if item is None:
                 self.refused[partition, entry.offset] += 1
                 continue
             full = generation_key(key, item.generation)

@@ -122,6 +122,8 @@ class Kernel:
         self._main = threading.Lock()
         self._main.acquire()
         self._last: Fiber | None = None
+        #: A process died and its threads may not be unwound yet.
+        self._died = False
         self._hops_left = 0
         self._digest = sha256()
         self.lines: list[str] | None = None
@@ -304,6 +306,7 @@ class Kernel:
     def kill(self, process: Process) -> None:
         """SIGKILL. Called from one of its own threads it does not return."""
         process.life = Life.DEAD
+        self._died = True
         self._deferred = [item for item in self._deferred if item[0] is not process]
         if self.current is not None and self.current.process is process:
             # The other threads are unwound by the next step: only the holder of the baton can give it away.
@@ -311,6 +314,9 @@ class Kernel:
         self._reap()
 
     def _reap(self) -> None:
+        if not self._died:
+            return
+        self._died = False
         for fiber in list(self.fibers):
             if fiber.process.dead and not fiber.killed:
                 fiber.killed = True
@@ -321,16 +327,17 @@ class Kernel:
         """Unwind every thread, so that the carriers can be used again."""
         for fiber in self.fibers:
             fiber.process.life = Life.DEAD
+        self._died = True
         self._reap()
 
     # --- the loop ------------------------------------------------------------------------------------
 
     def runnable(self) -> list[Fiber]:
-        now = self.now_us
+        now, running = self.now_us, Life.RUNNING
         return [
             fiber
             for fiber in self.fibers
-            if fiber.process.running
+            if fiber.process.life is running
             and (
                 (fiber.wake_us is None and fiber.predicate is None)
                 or (fiber.wake_us is not None and fiber.wake_us <= now)

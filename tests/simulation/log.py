@@ -67,11 +67,15 @@ class PartitionLog:
     @property
     def stable(self) -> int:
         """The last stable offset."""
-        return min(self.open.values(), default=self.end)
+        return min(self.open.values()) if self.open else self.end
 
     def is_aborted(self, entry: Stored) -> bool:
-        return entry.pid >= 0 and any(
-            pid == entry.pid and first <= entry.offset < marker for pid, first, marker in self._aborted
+        return (
+            bool(self._aborted)
+            and entry.pid >= 0
+            and any(
+                pid == entry.pid and first <= entry.offset < marker for pid, first, marker in self._aborted
+            )
         )
 
     def read(self, position: int, count: int) -> tuple[list[Stored], int]:

@@ -24,14 +24,19 @@ from .workload import Sent
 FEEDINGS = 1_000
 SHAPES = ((1, 1), (2, 2))
 
+#: What becomes of the generations of each log. The logs are short, because a thousand feedings of those see
+#: more orders than a hundred of long ones; ``continue`` is still open when its session is deleted.
+LOGS = (("missing", "continue", "finish"), ("stop", "restart", "fail"))
+SESSIONS = 2
+
 #: Append time of all that is there from the beginning, and so session time: what a begin carries.
 START_MS = Kernel(random.Random(0)).now_ms
 
 
-def recorded(seed: int, partitions: int) -> tuple[list[Sent], list[Sent]]:
-    """(inbox, batches): 12 generations in 4 sessions with attempts, stops, failures, repeats, gaps, acks,
-    batches that never come, and a session that is deleted."""
-    chance = child(seed, "recorded")
+def recorded(kinds: tuple[str, ...], partitions: int) -> tuple[list[Sent], list[Sent]]:
+    """(inbox, batches): a generation of each of the kinds, in two sessions, with repeats, gaps and acks among
+    their batches; at the end one of the sessions is deleted."""
+    chance = child(12, "-".join(kinds))
     writer = Writer(chance, partitions)
     inbox: list[Sent] = []
     batches: list[Sent] = []
@@ -59,26 +64,25 @@ def recorded(seed: int, partitions: int) -> tuple[list[Sent], list[Sent]]:
                 noise = writer.put(one, one.batch(f" {one.generation}/{one.seq} ö".encode()))
             batches.append(noise)
 
-    for number in range(12):
-        one = Generation(f"s{number % 4}", f"n{number}")
+    for number, kind in enumerate(kinds):
+        one = Generation(f"s{number % SESSIONS}", f"n{number}")
         inbox.append(writer.started(one))
         begin(one)
-        produce(one, 1 + chance.randrange(4))
-        if number % 3 == 1:
-            mode = "restart" if number % 2 else "continue"
-            inbox.append(writer.attempted(one, mode))
-            begin(one, mode)
-            produce(one, 2)
-        if number % 5 == 2:
+        produce(one, 1 + chance.randrange(3))
+        if kind in ("restart", "continue"):
+            inbox.append(writer.attempted(one, kind))
+            begin(one, kind)
+            produce(one, 1)
+        if kind == "missing":
             # These batches never come; the ruling must not depend on when it was asked.
             inbox.append(writer.finished(one, ahead=NEVER))
-        if number % 4 == 3:
+        if kind == "stop":
             inbox.append(writer.stopped(one))
         batches.append(writer.put(one, Ack(one.generation, one.attempt, "late", 99)))
-        if number % 6 == 5:
+        if kind == "fail":
             inbox.append(writer.failed(one))
-        elif number != 10:
-            inbox.append(writer.finished(one, stopped=number % 4 == 3))
+        elif kind != "continue":
+            inbox.append(writer.finished(one, stopped=kind == "stop"))
     inbox.append(writer.record(b"acme/s1", None))
     # Producers write independently: within a session both topics keep their order, nothing else is tied.
     return inbox, batches
@@ -99,23 +103,23 @@ def test_two_sources_in_a_thousand_interleavings_batchings_and_crash_placements(
     """Goal: equal journal, state, rejected and generation records; after every commit state = fold(journal)
     and generation records = fold(batches), which the simulator's checkers look at."""
     chance = random.Random(20_261_130)
-    sources = {shape: recorded(11, shape[1]) for shape in SHAPES}
-    ends: dict[tuple[int, int], set[tuple[Any, ...]]] = {shape: set() for shape in SHAPES}
+    sources = {(shape, log): recorded(log, shape[1]) for shape in SHAPES for log in LOGS}
+    ends: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {source: set() for source in sources}
     struck: Counter[tuple[str, str]] = Counter()
     compared: Counter[str] = Counter()
     batchings: set[tuple[int, ...]] = set()
     waited = 0
     for seed in range(FEEDINGS):
-        shape = SHAPES[seed % 3 == 2]
+        shape, log = SHAPES[seed % 3 == 2], LOGS[seed % 2]
         actions = ("kill", "kill", "stop") if shape == (2, 2) else ("kill",)
         placements = [
             Placement(chance.choice(PLACES), chance.randint(1, 4), chance.choice(actions))
             for _ in range(chance.randint(1, 2))
         ]
-        inbox, batches = sources[shape]
+        inbox, batches = sources[shape, log]
         outcome = feed(inbox, placements, seed=seed, workers=shape[0], partitions=shape[1], batches=batches)
         assert not outcome.result.failures, (seed, placements, outcome.result.failures)
-        ends[shape].add(
+        ends[shape, log].add(
             (
                 outcome.journal,
                 tuple(sorted(outcome.states.items())),
@@ -127,14 +131,14 @@ def test_two_sources_in_a_thousand_interleavings_batchings_and_crash_placements(
         compared += outcome.result.compared
         batchings.add(outcome.batches)
         waited += outcome.result.happened["refold_batches_wait_seconds"]
-    assert {shape: len(found) for shape, found in ends.items()} == dict.fromkeys(SHAPES, 1)
-    for [(journal, states, rejected, generations)] in ends.values():
+    assert {source: len(found) for source, found in ends.items()} == dict.fromkeys(sources, 1)
+    for (_, log), [(journal, states, rejected, generations)] in ends.items():
         assert all((journal, states, rejected, generations))
-        codes = Counter(code for _, code in rejected)
-        assert codes[b"batches_missing"] == 2, "batches that never come: the same ruling in whichever order"
+        missing = sum(code == b"batches_missing" for _, code in rejected)
+        assert missing == log.count("missing"), "batches that never come: the same ruling in any order"
     assert set(struck) == set(PLACES)
-    assert compared["state = fold(journal)"] >= 5 * FEEDINGS
-    assert compared["generation = fold(batches)"] >= 10 * FEEDINGS
+    assert compared["state = fold(journal)"] >= 2 * FEEDINGS
+    assert compared["generation = fold(batches)"] >= 4 * FEEDINGS
     assert len(batchings) >= FEEDINGS // 10
-    # The inbox was ahead of its batches in most feedings, or the rule was not tested.
-    assert waited >= FEEDINGS
+    # The inbox was ahead of its batches often, or the rule was not tested.
+    assert waited >= FEEDINGS // 2

@@ -14,7 +14,6 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from refold.core.progress import Progress
 from refold.engine.lifecycle import State
 from refold.engine.points import COMMIT, REBALANCE, RESTORE
 from refold.engine.rulings import RulingBook
@@ -27,7 +26,7 @@ from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_en
 from .consumer import FETCH_RECORDS_MAX
 from .disk import Disk
 from .faults import FaultPlan
-from .generations import GenerationChecker, GenerationWorkload, progress_for
+from .generations import GenerationChecker, GenerationWorkload, Tracks
 from .kernel import Kernel, Process
 from .oracle import Ruled, fold_inbox, inbox_records
 from .producer import Trouble
@@ -327,11 +326,10 @@ class World:
         return True
 
     def _compare(self) -> None:
-        def progress_of(partition: int, key: bytes, generation: str, attempt: int) -> Progress | None:
-            return progress_for(self.broker.log(self.topics.batches, partition), key, generation, attempt)
-
+        partitions = range(self.parameters.partitions)
+        tracks = Tracks([self.broker.log(self.topics.batches, number) for number in partitions])
         expected = fold_inbox(
-            inbox_records(self.broker, self.topics.inbox), self.parameters.partitions, progress_of
+            inbox_records(self.broker, self.topics.inbox), self.parameters.partitions, tracks.progress
         )
         self.generations.compare_end(self.once.batches_rejected, self.once.batches_forwarded)
         compare_end(self.report, self.broker, self.topics, expected, self.fold, self.once)
