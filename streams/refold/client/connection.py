@@ -8,6 +8,7 @@ import time
 import uuid
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,11 +79,14 @@ class Options:
 class SessionMemory:
     """What the client knows of one session: its send queue and the last seq it saw accepted."""
 
-    __slots__ = ("__weakref__", "lane", "last_seq", "order")
+    __slots__ = ("__weakref__", "heard", "lane", "last_seq", "order")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.last_seq = 0
+        #: Told of every event of this client that was accepted: its type, its operation where it says one,
+        #: and its seq.
+        self.heard: Callable[[str, str | None, int], None] | None = None
         #: Held from the start of an append until its event is queued, so that concurrent appends keep the
         #: order of their calls although one of them uploads a payload first.
         self.order = asyncio.Lock()

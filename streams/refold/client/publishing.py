@@ -73,6 +73,7 @@ class Publisher:
             raise UsageError(f"{event_type} is written by the worker only")
         record_headers = _headers(event_type, headers)
         check_payload(event_type, payload)
+        operation = None if isinstance(payload, bytes) else payload.get("operation_id")
         memory = self.memory
         async with memory.order:
             memory.lane.check_open()
@@ -109,7 +110,7 @@ class Publisher:
             await self._connection.check_size(self._key, value, header_bytes, event_type)
             sent_at = time.monotonic()
             pending = memory.lane.submit(envelope.event_id, event_type, value, record_headers)
-        receipt = await self._receipt(pending, memory, sent_at, stamped, message_id)
+        receipt = await self._receipt(pending, memory, sent_at, stamped, message_id, operation)
         if wait == "accepted":
             await receipt.accepted(timeout)
         return receipt
@@ -125,7 +126,13 @@ class Publisher:
         ]
 
     async def _receipt(
-        self, pending: Pending, memory: SessionMemory, sent_at: float, stamped: bool, message_id: str | None
+        self,
+        pending: Pending,
+        memory: SessionMemory,
+        sent_at: float,
+        stamped: bool,
+        message_id: str | None,
+        operation: str | None = None,
     ) -> Receipt:
         delivery: Delivery = await pending.done
         deletes = pending.type == "SessionDeleted"
@@ -134,6 +141,8 @@ class Publisher:
             if line.status == "accepted":
                 # After a deletion the session counts from 1 again.
                 memory.last_seq = 0 if deletes else max(memory.last_seq, line.seq or 0)
+                if memory.heard is not None:
+                    memory.heard(pending.type, operation, line.seq or 0)
 
         self._connection.rulings.observe(delivery, ruled)
         return Receipt(

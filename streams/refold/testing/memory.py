@@ -105,12 +105,24 @@ class _Options:
     producer_id: str
 
 
+class _Memory:
+    """Of :class:`refold.client.connection.SessionMemory`, what tools use."""
+
+    def __init__(self) -> None:
+        self.heard: Callable[[str, str | None, int], None] | None = None
+
+
 class _Connection:
-    """What tools ask of a connection: a name, and a store that nothing here uses."""
+    """What tools ask of a connection: a name, what it hears of its only session, and a store that nothing
+    here uses."""
 
     def __init__(self, producer_id: str) -> None:
         self.options = _Options(producer_id)
         self.blobs: Any = None
+        self._memory = _Memory()
+
+    def memory(self, _key: bytes) -> _Memory:
+        return self._memory
 
 
 class MemorySession(SessionWrites, SessionTools):
@@ -146,6 +158,11 @@ class MemorySession(SessionWrites, SessionTools):
         receipt = MemoryReceipt(
             envelope.event_id, event_type, 0, offset, append_ms, options.get("message_id"), said=said
         )
+        heard = self._connection.memory(self.key).heard
+        if heard is not None and said.accepted:
+            heard(
+                event_type, None if isinstance(payload, bytes) else payload.get("operation_id"), said.seq or 0
+            )
         if options.get("wait") == "accepted":
             await receipt.accepted()
         return receipt

@@ -11,12 +11,13 @@ import contextlib
 from typing import Final
 
 from refold.client.connection import now_ms
-from refold.client.receipts import Receipt
+from refold.client.receipts import Receipt, Ruling
 from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
 from refold.client.tools.aftermath import in_background
 from refold.client.tools.archive import Archive, archive_of, may_have_forgotten
 from refold.client.tools.declare import needs_approval
 from refold.client.tools.keys import idempotency_key
+from refold.client.tools.known import Known, as_new, remember
 from refold.client.tools.lookups import ask
 from refold.client.tools.operation import Grant, Operation
 from refold.client.tools.outcomes import CallOutcome, Done, Lookup
@@ -50,6 +51,10 @@ async def acquire(op: Operation) -> Grant | CallOutcome | None:
     Raises :class:`Refused` when the fold does not take the call at all (other arguments under the same
     operation id, a closed session, too many open calls), TransientError when nothing answers.
     """
+    if op.approval is False and (known := as_new(op)) is not None:
+        begun = await _begin_new(op, known)
+        if begun is not None:
+            return begun
     rounds = 0
     while rounds < ROUNDS_MAX:
         rounds += 1
@@ -111,6 +116,8 @@ async def _begin(op: Operation, view: SnapshotView | None, row: Row | None) -> G
         await archive.read(op.session, view.seq, view.data["created_at_ms"])
         if (seq := archive.outcome_seq(op.operation_id)) is not None:
             return await archived_outcome(op.session, op.operation_id, op.tool, seq)
+    if row is None:
+        remember(op, view, archive)
     approval = await needs_approval(op.approval, op.values)
     POINTS.reach("before_intent", op.operation_id, op.tool)
     intent = await op.intend(approval_required=approval)
@@ -123,14 +130,30 @@ async def _begin(op: Operation, view: SnapshotView | None, row: Row | None) -> G
     if archive is not None and view is not None:
         ruling = await op.rule(intent)
         # What came between our look and the intent: another process may have run it, and 32 others since.
-        if ruling.accepted and ruling.seq is not None:
-            await archive.read(op.session, ruling.seq - 1, view.data["created_at_ms"])
-            if (seq := archive.outcome_seq(op.operation_id)) is not None:
-                first = await archived_outcome(op.session, op.operation_id, op.tool, seq)
-                return await record_done(
-                    op, first.attempt, list(first.content), None, is_error=first.is_error
-                )
+        if ruling.accepted and (first := await _first_outcome(op, view, ruling)) is not None:
+            return await _record_again(op, first)
     return await _start(op, 1, intent, op.effect)
+
+
+async def _begin_new(op: Operation, known: Known) -> Grant | CallOutcome | None:
+    """As :func:`_begin`, for a call that needs no read to be known as new."""
+    POINTS.reach("before_intent", op.operation_id, op.tool)
+    intent = await op.intend(approval_required=False)
+    POINTS.reach("after_intent", op.operation_id, op.tool)
+    return await _start(op, 1, intent, op.effect, known)
+
+
+async def _first_outcome(op: Operation, view: SnapshotView, intended: Ruling) -> CallOutcome | None:
+    """The outcome this operation had before its intent was accepted now, if its row had left the ledger."""
+    archive = archive_of(op.session._connection, op.session.key)
+    await archive.read(op.session, (intended.seq or 1) - 1, view.data["created_at_ms"])
+    if (seq := archive.outcome_seq(op.operation_id)) is None:
+        return None
+    return await archived_outcome(op.session, op.operation_id, op.tool, seq)
+
+
+async def _record_again(op: Operation, first: CallOutcome) -> CallOutcome | None:
+    return await record_done(op, first.attempt, list(first.content), None, is_error=first.is_error)
 
 
 async def _resume(op: Operation, row: Row) -> Grant | CallOutcome | None:
@@ -142,18 +165,30 @@ async def _resume(op: Operation, row: Row) -> Grant | CallOutcome | None:
     return await _start(op, row["attempt"] + 1, None, row["effect"])
 
 
-async def _start(op: Operation, attempt: int, intent: Receipt | None, recorded: str) -> Grant | None:
-    """``None``: another runner was faster. ``recorded``: the effect in the row."""
+async def _start(
+    op: Operation, attempt: int, intent: Receipt | None, recorded: str, known: Known | None = None
+) -> Grant | CallOutcome | None:
+    """``None``: another runner was faster. ``recorded``: the effect in the row. ``known``: what the intent
+    was sent upon without a read."""
+    first: CallOutcome | None = None
     POINTS.reach("before_started", op.operation_id, op.tool)
     receipt, sent_at = await op.start(attempt)
     try:
         intended = None if intent is None else await op.rule(intent)
         started = await op.rule(receipt)
+        if known is not None and intended is not None and not known.covers(intended):
+            # Somebody else's event is between what we knew and our intent.
+            known.end()
+            view = await op.session.state() if intended.accepted else None
+            if view is not None and may_have_forgotten(view):
+                first = await _first_outcome(op, view, intended)
     except BaseException:
         # Cancelled, or the intent was refused (other arguments under this id) and the start hit the other
         # call. Either way nothing runs: say so, or it would be asked about when the lease is over.
         in_background(_give_back_when_ruled(op, attempt, receipt))
         raise
+    if first is not None:
+        return await _record_again(op, first)
     if not started.in_effect:
         return None
     if intended is not None and not intended.in_effect:

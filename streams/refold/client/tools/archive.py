@@ -103,3 +103,9 @@ def archive_of(connection: Connection, key: bytes) -> Archive:
     if len(kept) > ARCHIVED_SESSIONS_MAX:
         kept.popitem(last=False)
     return archive
+
+
+def kept_archive(connection: Connection, key: bytes) -> Archive | None:
+    """The client's archive of a session, if it has one."""
+    kept = _ARCHIVES.get(connection)
+    return None if kept is None else kept.get(key)
