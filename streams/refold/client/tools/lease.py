@@ -49,6 +49,8 @@ class Lease:
         self._clock = clock
         self._until = sent_at + length_s * (1 - SAFETY_SHARE)
         self._lost = False
+        #: Most bodies end before the first renewal is due: there is no task until then.
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def held(self) -> bool:
@@ -64,17 +66,24 @@ class Lease:
 
     def start(self) -> Self:
         """Renew it in the background from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._keep(), name="refold-lease")
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._length_s * RENEW_SHARE, self._due, loop)
         return self
+
+    def _due(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._keep(), name="refold-lease")
 
     async def stop(self) -> None:
         """Renew it no more; it runs out by itself. Safe to call twice."""
+        if self._timer is not None:
+            self._timer.cancel()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
 
     async def _keep(self) -> None:
+        await self.renew()
         while not self._lost:
             await asyncio.sleep(self._length_s * RENEW_SHARE)
             await self.renew()
