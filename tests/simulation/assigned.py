@@ -71,7 +71,8 @@ class AssignedConsumer:
         self._buffer = deque(message for message in self._buffer if message.partition() != number)
 
     def poll(self, timeout: float) -> Message | None:
-        self._kernel.pause()
+        if self._buffer or self._something():
+            self._kernel.pause()
         if not self._buffer:
             self._kernel.wait(self._something, int(timeout * 1_000_000))
             self._fetch()

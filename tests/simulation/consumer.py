@@ -203,8 +203,9 @@ class GroupConsumer:
     # --- what the application calls ------------------------------------------------------------------
 
     def poll(self, timeout: float) -> Message | None:
-        self._kernel.pause()
-        self._serve()
+        if self._buffer or self._something():
+            self._kernel.pause()
+            self._serve()
         if not self._buffer:
             self._kernel.wait(self._something, int(timeout * 1_000_000))
             self._serve()

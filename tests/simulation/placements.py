@@ -64,6 +64,8 @@ class Outcome:
     batches: tuple[int, ...]
     #: Generation records as they are at the end.
     generations: dict[bytes, bytes]
+    #: How far each source was after each committed transaction: the interleaving, as far as it shows.
+    cuts: tuple[tuple[tuple[str, int], ...], ...]
 
 
 def make_inbox(seed: int, events: int, *, partitions: int, sessions: int) -> list[Sent]:
@@ -95,11 +97,13 @@ def feed(
     )
     world = World(parameters, scenario=script.scenario(), inbox=inbox, batches=batches)
     sizes: list[int] = []
+    cuts: list[tuple[tuple[str, int], ...]] = []
     checkers = world.broker.transactions.on_decided
 
     def count(decision: Decision) -> None:
         checkers(decision)
         sizes.append(sum(topic == world.topics.journal for topic, _, _ in decision.records))
+        cuts.append(tuple(sorted((str(slot), sent) for slot, (sent, _) in decision.offsets.items())))
 
     world.broker.transactions.on_decided = count
     result = world.run()
@@ -126,4 +130,6 @@ def feed(
                 records.pop(entry.key or b"", None)
             else:
                 records[entry.key or b""] = entry.value
-    return Outcome(result, journal, states, tuple(rejected), tuple(script.struck), tuple(sizes), records)
+    return Outcome(
+        result, journal, states, tuple(rejected), tuple(script.struck), tuple(sizes), records, tuple(cuts)
+    )

@@ -13,7 +13,7 @@ key                    value
 from __future__ import annotations
 
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -92,7 +92,8 @@ class Frontier:
     format: int = FORMAT
 
     def encode(self) -> bytes:
-        return orjson.dumps(asdict(self))
+        # orjson writes a dataclass as its fields, slots or not.
+        return orjson.dumps(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Frontier:
