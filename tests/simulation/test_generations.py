@@ -1,4 +1,4 @@
-"""Goal: in which order, in what pieces and with which deaths the two sources are read changes nothing.
+"""Goal: in which order, in what pieces and with which deaths and aborts the two sources are read changes nothing.
 
 Method: one inbox partition set and one batches partition set, fed a thousand times. Everything the producers
 write is there from the beginning, with the begins the producers waited for among their batches; the workers
@@ -112,7 +112,7 @@ def test_two_sources_in_a_thousand_interleavings_batchings_and_crash_placements(
     waited = 0
     for seed in range(FEEDINGS):
         shape, log = SHAPES[seed % 4 == 3], LOGS[seed % 3]
-        actions = ("kill", "kill", "stop") if shape == (2, 2) else ("kill",)
+        actions = ("kill", "abort", "stop") if shape == (2, 2) else ("kill", "abort")
         placements = [
             Placement(chance.choice(PLACES), chance.randint(1, 4), chance.choice(actions))
             for _ in range(chance.randint(1, 2))

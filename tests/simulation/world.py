@@ -72,8 +72,8 @@ _SEND_CODES: Final = (
 #: What ends a worker by the engine's own decision: documented exits. Any other is a failure.
 EXPECTED_EXITS: Final = (FencedError, UnavailableError)
 
-#: Decides what happens at a point: ``(worker, point, "before" | "after" | "")`` -> ``"kill"``, ``"stop"`` or
-#: ``None``.
+#: Decides what happens at a point: ``(worker, point, "before" | "after" | "")`` -> ``"kill"``, ``"stop"``,
+#: ``"abort"`` (the next transactional call is refused) or ``None``.
 Scenario = Callable[[Worker, str, str], str | None]
 
 
@@ -140,6 +140,9 @@ class _PlannedTrouble(Trouble):
         return self._world.strikes("delivery_failure")
 
     def abortable(self, call: str) -> int | None:
+        if self._world.abort_next:
+            self._world.abort_next = False
+            return int(KafkaError.TRANSACTION_ABORTABLE)
         if not self._world.strikes("abortable"):
             return None
         if call == "commit":
@@ -199,6 +202,8 @@ class World:
             self.kernel, names, parameters.partitions, self.topics.group, self.seeds.schedule
         )
         self.trouble = _PlannedTrouble(self)
+        #: A scenario wants a transaction aborted.
+        self.abort_next = False
         self.report = Report(outcomes_only=parameters.outcomes_only)
         self.fold = FoldChecker(self.report, self.topics)
         self.once = OnceChecker(self.report, self.topics)
@@ -432,6 +437,9 @@ class World:
         self.happened[f"{action} at {name}"] += 1
         if name in COMMIT and worker.events:
             self.happened["in flight"] += 1
+        if action == "abort":
+            self.abort_next = True
+            return
         if action == "kill":
             self.kill(worker)
         self.stop(worker)
