@@ -46,6 +46,8 @@ OTHER_VARIABLES: Final[frozenset[str]] = frozenset(
         "REFOLD_POINT",
         # The same while the process runs: a file that names the point.
         "REFOLD_POINT_FILE",
+        # Set by a supervisor for its children (engine/config.py): signals reach them through it.
+        "REFOLD_SUPERVISED",
         # Arms a named point of a tool call (client/tools/points.py); tests and `verify effects` only.
         "REFOLD_TOOL_POINT",
         # Where it writes that the point was reached.

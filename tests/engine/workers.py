@@ -30,7 +30,7 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.processes = 1
         self.command = [sys.executable, "-m", "refold.cli.main"]
-        self._environment = {
+        self.environment = {
             **os.environ,
             "REFOLD_BOOTSTRAP": cluster.bootstrap,
             "REFOLD_TOPIC_PREFIX": cluster.prefix,
@@ -50,7 +50,7 @@ class Worker:
             self._log_start = self.log_path.stat().st_size
             self.process = subprocess.Popen(
                 [*self.command, "worker", "run", "--processes", str(self.processes)],
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -136,6 +136,53 @@ def _export(**flags: str | None) -> None:
 
 
 @app.command()
+def drain(
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--max-seconds",
+            min=0,
+            max=3_600,
+            help="Then it ends as if killed; nothing is lost. Default: worker.drain_seconds_max.",
+        ),
+    ] = None,
+    leave: Annotated[
+        bool,
+        typer.Option(
+            "--leave",
+            help="Leave the group: partitions move at once. For a worker that does not come back.",
+        ),
+    ] = False,
+    prefix: PrefixOption = None,
+    data_dir: DataDirOption = None,
+    instance: Annotated[
+        str | None,
+        typer.Option("--instance", help="Which worker of the data directory. Default: whoever runs there."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop a worker of this machine gracefully, as SIGTERM does, and wait. Exit 75: its time was over."""
+    from refold.engine.drain import CUT_SHORT, Order
+    from refold.engine.draining import drain as drain_workers
+
+    settings = settings_for(prefix=prefix, worker__data_dir=data_dir)
+    out = Output(as_json)
+    seconds = settings.worker.drain_seconds_max if max_seconds is None else max_seconds
+    ends = drain_workers(
+        settings.worker.data_dir, settings.topic_prefix, instance, Order(seconds, leave), out.note
+    )
+    rows: list[dict[str, Any]] = []
+    for end in ends:
+        outcome = "unknown" if end.ended is None else end.ended.outcome
+        taken = None if end.ended is None else end.ended.seconds
+        rows.append({"instance": end.instance, "outcome": outcome, "seconds": taken})
+        out.say(f"{end.instance}: {outcome}" + ("" if taken is None else f" after {taken:.1f} s"))
+    out.result({"workers": rows})
+    if any(row["outcome"] != "drained" for row in rows):
+        raise typer.Exit(CUT_SHORT)
+
+
+@app.command()
 def status(
     bootstrap: BootstrapOption = None,
     prefix: PrefixOption = None,

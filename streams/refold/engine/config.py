@@ -6,6 +6,7 @@ crash matrix build the value directly (they need session timeouts below what a u
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,9 @@ RESTORES_MAX: Final = 2
 #: A takeover that makes no progress for this long stops the process. 10 s transaction timeout + 10 s until
 #: the broker looks + 1.6 s for fencing leave more than half of it as margin.
 TAKEOVER_STALL_MS_MAX: Final = 60_000
+
+#: Set by the supervisor for its children, and by nobody else.
+SUPERVISED_VARIABLE: Final = "REFOLD_SUPERVISED"
 
 #: One call to the cluster at start-up. Unreachable brokers are reported within 15 s: metadata + margin.
 START_CALL_TIMEOUT_MS: Final = 10_000
@@ -53,6 +57,8 @@ class EngineConfig:
     restore_jitter_ms_max: int = 2_000
     seed: int | None = None
     drain_seconds_max: float = 20.0
+    #: One of several processes (``supervisor.py``), which passes signals on.
+    supervised: bool = False
     restores_max: int = RESTORES_MAX
     takeover_stall_ms_max: int = TAKEOVER_STALL_MS_MAX
     sabotage: Sabotage = field(default_factory=Sabotage)
@@ -98,5 +104,6 @@ class EngineConfig:
             restore_jitter_ms_max=worker.restore_jitter_ms_max,
             seed=worker.seed,
             drain_seconds_max=worker.drain_seconds_max,
+            supervised=SUPERVISED_VARIABLE in os.environ,
             sabotage=Sabotage.parse(worker.sabotage, environment=settings.environment),
         )

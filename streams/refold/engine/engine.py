@@ -87,6 +87,7 @@ class Engine(BatchFold):
             self.generations.progress,
         )
         self.stopping = False
+        self._drain_phase = ""
         self.last_commit = 0.0
         self.quarantined = 0
         self._sealer = Sealer(self.sessions, self.generations)
@@ -355,23 +356,42 @@ class Engine(BatchFold):
 
     # --- stop --------------------------------------------------------------------------------------
 
-    async def drain(self) -> None:
-        """Commit what is folded, leave the group, close the disks. Nothing is lost if it is cut short."""
+    async def drain(self, *, leave: bool = False) -> None:
+        """Commit what is folded, leave the group, close the disks. Nothing is lost if it is cut short.
+
+        Restores end; nothing more is folded. ``leave``: see :class:`refold.engine.drain.Order`.
+        """
         self.stopping = True
+        self._drain_phase = "committing"
         for owner in self.assignment:
             owner.wake()
+            if owner.state is not State.LIVE:
+                owner.cancelled.set()
         while self.current or not self._idle.is_set():
             self._dirty.set()
             await asyncio.sleep(0.005)
-        await self._loop.run_in_executor(None, self.poller.stop, BARRIER_SECONDS_MAX)
+        self._drain_phase = "leaving"
+        await self._loop.run_in_executor(None, self.poller.stop, BARRIER_SECONDS_MAX, leave)
         await self._loop.run_in_executor(None, self.batches.stop, BARRIER_SECONDS_MAX)
+        self._drain_phase = "closing"
         for owner in self.assignment:
             owner.cancelled.set()
             if owner.task is not None:
                 await owner.task
+            # No longer answered for: its store is about to close.
+            owner.move(State.REVOKED)
             if owner.written is not None:
                 await self._loop.run_in_executor(self._disk_pool, owner.written.store.close)
         for task in list(self._tasks):
             task.cancel()
         for pool in (self._commit_pool, self._restore_pool, self._disk_pool):
             pool.shutdown(wait=False)
+
+    def drain_progress(self) -> dict[str, str | int]:
+        """For the log: what a drain is doing, folded records that are not committed, stores not closed."""
+        waiting = 0 if self.inflight is None else self.inflight.records
+        return {
+            "phase": self._drain_phase,
+            "records": self.current.records + waiting,
+            "stores": sum(owner.state is State.LIVE for owner in self.assignment),
+        }

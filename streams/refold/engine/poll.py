@@ -52,6 +52,10 @@ _NO_TOPIC: Final = "^/$"
 ROUND_WAIT_S: Final = 15.0
 
 
+#: One request to the coordinator, after the last partition was given up.
+LEAVE_S_MAX: Final = 10.0
+
+
 class Listener(Protocol):
     """The engine's side. ``deliver`` and ``assigned`` return at once; the others block until it is safe."""
 
@@ -129,6 +133,7 @@ class Poller:
         self._sources: dict[int, _Source] = {}
         self._stopping = threading.Event()
         self._closing = False
+        self._leaving = False
         self._paused = False
         self._member = ""
         #: When a rebalance has to be asked for, monotonic seconds; ``None`` once one has completed.
@@ -174,8 +179,10 @@ class Poller:
         once."""
         self._commands.append(lambda: self._begin(partition, epoch, fetch_epoch, offset))
 
-    def stop(self, timeout_s: float) -> None:
-        """Stop polling and leave. Blocks; call from neither the loop nor a callback."""
+    def stop(self, timeout_s: float, leave: bool = False) -> None:
+        """Stop polling and close; ``leave``: tell the group too, or it keeps the partitions for this static
+        member until its session has timed out. Blocks; call from neither the loop nor a callback."""
+        self._leaving = leave
         self._stopping.set()
         self._thread.join(timeout_s)
 
@@ -192,6 +199,8 @@ class Poller:
                 if first is not None:
                     self._take([first, *self._consumer.consume(CHUNK_RECORDS - 1, 0)])
                 self.serve_metadata()
+            if self._leaving:
+                self._leave()
             self._closing = True
             self._consumer.close()
         except KafkaException as raised:
@@ -199,6 +208,18 @@ class Poller:
         except BaseException as error:
             fatal = behind(error)
             self._listener.failed(error if fatal is None else self._explained(fatal))
+
+    def _leave(self) -> None:
+        """Closing a static member says nothing to the group; unsubscribing does (measured). Gives everything
+        up by rule R on the way."""
+        self._consumer.unsubscribe()
+        end = time.monotonic() + LEAVE_S_MAX
+        while self._sources or read_group_meta(self._consumer.consumer_group_metadata()).member_id:
+            if time.monotonic() > end:
+                self._log.warning("leave_unanswered", harm="the partitions move when the session times out")
+                return
+            self._consumer.poll(POLL_S)
+            self.serve_metadata()
 
     def _ask_for_round(self) -> None:
         """See to it that the group divides its partitions once more after this process has become a member.

@@ -41,6 +41,8 @@ class EngineView:
         #: Set when the engine is made; the HTTP port opens before, because its URL is part of the membership.
         self.engine = engine
         self.staleness_s = 0.0
+        #: Told to stop: not ready from that moment on, whatever the engine is doing.
+        self.stopping = False
         self.beat = time.monotonic()
 
     def _engine(self) -> Engine:
@@ -164,7 +166,7 @@ class EngineView:
         verdict = judge(
             Vitals(
                 joined=engine is not None and engine.joined,
-                stopping=engine is not None and engine.stopping,
+                stopping=self.stopping or (engine is not None and engine.stopping),
                 loop_silence_s=time.monotonic() - self.beat,
                 staleness_s=self.staleness_s,
                 partitions={state: count for state, count in counts.items() if count},

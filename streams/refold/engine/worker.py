@@ -1,6 +1,7 @@
 """One worker process: look at the cluster, open the port, join, fold until told to stop, drain, exit.
 
-Exit codes are those of ``refold.errors``: 0 after a graceful stop, 76 fenced, 69 outcome of a commit unknown
+Exit codes are those of ``refold.errors``: 0 after a graceful stop, 75 where that took longer than it may and
+128 + signal where a second one came (:mod:`refold.engine.drain`), 76 fenced, 69 outcome of a commit unknown
 or cluster gone, 78 configuration … Whatever ends the process unplanned is said in one line; a supervisor
 starts it again. Order at start (each step needs the one before): data directory lock → cluster → nobody of
 our name alive → HTTP port → no former life of ours known under another URL → our own transactional id (ends
@@ -11,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -31,6 +31,7 @@ from refold.engine.batchsource import BatchSource
 from refold.engine.collector import Collector
 from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
+from refold.engine.drain import CUT_SHORT, PROGRESS_S, SIGNAL_BASE, Ended, Order, Outcome, Place, Running
 from refold.engine.engine import Engine
 from refold.engine.kafkaerrors import error_of
 from refold.engine.lifecycle import State
@@ -46,7 +47,6 @@ from refold.errors import (
     FencedError,
     InvariantViolation,
     RefoldError,
-    StorageError,
     UnavailableError,
 )
 from refold.telemetry.metrics import NoMetrics, PrometheusMetrics
@@ -84,35 +84,9 @@ FAUST_STOP_S_MAX: Final = 2.0
 def run(config: EngineConfig) -> int:
     """Run one worker until SIGTERM, SIGINT or a failure; the exit status. Raises what start-up raises."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    with _locked(config):
+    with Place(config.store_dir).held(Running(os.getpid(), config.instance)):
         code = asyncio.run(_main(config))
-    # Threads of librdkafka and RocksDB may still be in calls nobody waits for any more.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-@contextlib.contextmanager
-def _locked(config: EngineConfig) -> Iterator[None]:
-    """One worker per data directory, said before anything else happens."""
-    try:
-        config.store_dir.mkdir(parents=True, exist_ok=True)
-        lock = (config.store_dir / "worker.lock").open("a")
-    except OSError as error:
-        raise StorageError(
-            f"the data directory {config.store_dir} cannot be used ({error.strerror}). Name one that can"
-            " be written"
-            " with --data-dir or REFOLD_WORKER__DATA_DIR"
-        ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StorageError(
-                f"the data directory {config.store_dir} is locked by another worker. Give each worker its own"
-                " (--data-dir or REFOLD_WORKER__DATA_DIR), or stop the other one"
-            ) from None
-        yield
+    _exit_at_once(code)
 
 
 class _Worker:
@@ -123,6 +97,9 @@ class _Worker:
         self.points = Points.from_environment()
         self.view = EngineView()
         self.stop = asyncio.Event()
+        self.place = Place(config.store_dir)
+        self.order = Order(config.drain_seconds_max)
+        self._told_at = 0.0
         self._collector = Collector()
         try:
             self.metrics: Metrics = PrometheusMetrics()
@@ -337,27 +314,62 @@ class _Worker:
             self.metrics.gauge("refold_staleness_seconds", age, partition=name)
         return oldest
 
+    def on_signal(self, number: int) -> None:
+        """The first one drains. A second one ends the process at once; not where a supervisor passes signals
+        on, because an init system may tell all processes of a service besides: it kills for the second."""
+        if not self.stop.is_set():
+            self._told_at = time.monotonic()
+            self.order = self.place.take_order() or self.order
+            self.view.stopping = True
+            self.stop.set()
+        elif not self.config.supervised:
+            self.ended("interrupted", SIGNAL_BASE + number)
+            _exit_at_once(SIGNAL_BASE + number)
+
+    def ended(self, outcome: Outcome, code: int) -> None:
+        seconds = round(time.monotonic() - self._told_at, 3)
+        say = log.info if outcome == "drained" else log.warning
+        say("worker_stopped", outcome=outcome, seconds=seconds, exit_code=code)
+        self.place.ended(Ended(os.getpid(), outcome, seconds, code))
+
     async def end(self) -> None:
-        """Drain within the limit, then stop Faust and the port, each with its own deadline."""
-        log.info("worker_draining", seconds_max=self.config.drain_seconds_max)
+        """Drain within the limit, counted from the signal; then stop Faust and the port, each with its own
+        deadline. Does not return where the time is over: then it ends as if killed."""
+        engine, order = self.engine, self.order
+        log.info("worker_draining", seconds_max=order.seconds_max, leave=order.leave)
+        progress = asyncio.create_task(self._say_progress())
+        left = self._told_at + order.seconds_max - time.monotonic()
         try:
-            await asyncio.wait_for(self.engine.drain(), self.config.drain_seconds_max or None)
+            await asyncio.wait_for(engine.drain(leave=order.leave), left)
         except TimeoutError:
-            log.warning("drain_cut_short", seconds=self.config.drain_seconds_max)
+            log.warning("drain_cut_short", seconds_max=order.seconds_max, **engine.drain_progress())
+            self.ended("cut_short", CUT_SHORT)
+            _exit_at_once(CUT_SHORT)
+        finally:
+            progress.cancel()
         with contextlib.suppress(Exception, TimeoutError):
             await asyncio.wait_for(self.app.stop(), FAUST_STOP_S_MAX)
         if self.server is not None:
             await self.server.stop()
-        log.info("worker_stopped")
+        self.ended("drained", 0)
+
+    async def _say_progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            log.info("worker_drain_progress", **self.engine.drain_progress())
 
 
 async def _main(config: EngineConfig) -> int:
     worker = _Worker(config)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop.set)
+    loop.add_signal_handler(signal.SIGTERM, worker.on_signal, signal.SIGTERM)
+    # A terminal's Ctrl-C reaches the whole process group: a supervisor hears it too, and passes it on.
+    loop.add_signal_handler(
+        signal.SIGINT, (lambda _: None) if config.supervised else worker.on_signal, signal.SIGINT
+    )
     try:
         if not await worker.start():
+            worker.ended("drained", 0)
             return 0
     except KafkaException as raised:
         raise explain(raised, doing="starting the worker", bootstrap=config.bootstrap) from None
@@ -372,6 +384,13 @@ async def _main(config: EngineConfig) -> int:
             return 0
     # At once: the polling thread is still a member and must not be given partitions on the way out.
     code = _report(failure.result())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """No thread is waited for: librdkafka's and RocksDB's may be in calls that take long."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
