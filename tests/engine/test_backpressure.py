@@ -102,6 +102,19 @@ def test_it_pauses_what_is_fed_and_resumes_at_half(poller: Poller, limit: str) -
     assert calls == ["pause [0, 2]", "resume [0, 2]"]
 
 
+def test_a_parked_partition_stays_parked_whatever_the_back_pressure_does(poller: Poller) -> None:
+    calls = poller._consumer.calls  # type: ignore[attr-defined]
+    poller._park(0, 1, 2)
+    assert calls == [], "a rewind has overtaken it"
+    poller._park(0, 1, 3)
+    assert calls == ["pause [0]"]
+    take(poller, 2, 5, QUEUED_RECORDS_MAX, 1)
+    poller._press()
+    poller.flow.done(poller._listener.chunks[0])  # type: ignore[attr-defined]
+    poller._press()
+    assert calls == ["pause [0]", "pause [2]", "resume [2]"]
+
+
 def test_room_that_comes_within_the_wait_needs_no_pause() -> None:
     flow = Flow()
     chunk = Chunk("t.inbox", 0, 1, 0, 0, [FakeMessage(0, 0)], poll.QUEUED_BYTES_MAX)  # type: ignore[list-item]

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from refold.engine import batchfold
 from refold.engine.assignment import Assignment, Partition
 from refold.engine.batchfold import BatchFold
 from refold.engine.chunks import Chunk
 from refold.engine.lifecycle import State
+from refold.engine.poll import QUEUED_RECORDS_MAX, Flow
 from refold.engine.sessions import Sessions
 from refold.errors import StorageError
 
@@ -41,12 +43,28 @@ class Nothing:
         return None
 
 
+class Telling(Nothing):
+    """A poller that notes what it is told."""
+
+    def __init__(self, told: list[tuple[Any, ...]]) -> None:
+        self._told = told
+
+    def park(self, *what: int) -> None:
+        self._told.append(("park", *what))
+
+    def begin(self, *what: int) -> None:
+        self._told.append(("begin", *what))
+
+
 class Held(BatchFold):
     """All records are finishes that name batches nobody has; ``ruled`` are those that were ruled on."""
 
     def __init__(self, end: Callable[[int], int]) -> None:
         self.assignment = Assignment()
-        self.poller = self.batches = self._log = self._metrics = Nothing()  # type: ignore[assignment]
+        self.held_flow = Flow()
+        self.told: list[tuple[Any, ...]] = []
+        self.poller = Telling(self.told)  # type: ignore[assignment]
+        self.batches = self._log = self._metrics = Nothing()  # type: ignore[assignment]
         self._loop = asyncio.get_running_loop()
         self._tasks = set()
         self.failure = self._loop.create_future()
@@ -70,8 +88,8 @@ class Held(BatchFold):
 
     def hold(self, *chunks: Chunk) -> None:
         self._hold(self.owner, chunks[0], 0)
-        assert self.owner.held is not None
-        self.owner.held.extend(chunks[1:])
+        for chunk in chunks[1:]:
+            self._keep(self.owner, chunk)
 
     async def _fold_from(self, chunk: Chunk, at: int) -> int:
         owner = self.assignment.live(chunk.partition, chunk.epoch, chunk.fetch_epoch)
@@ -82,6 +100,7 @@ class Held(BatchFold):
                 return at
             self.ruled.append(record.offset())
             at += 1
+            owner.position = record.offset() + 1
         return len(chunk)
 
     def _arrives(self, now: float) -> None:
@@ -148,8 +167,7 @@ async def test_what_was_read_before_a_rewind_does_not_stand_after_it(what: str) 
     else:
         held._reopen(PARTITION, StorageError("planted"))
         first.state, first.position, first.batches_position = State.LIVE, 0, 0
-    assert first.held is not None
-    first.held.append(held.chunk(0, 1))
+    held._keep(first, held.chunk(0, 1))
     answer.set()
     await until(lambda: looks == 2, "the second look")
     assert held.ruled == []
@@ -157,3 +175,64 @@ async def test_what_was_read_before_a_rewind_does_not_stand_after_it(what: str) 
     first.wake()
     await until(lambda: held.ruled == [0], "the ruling")
     assert not held.failure.done()
+
+
+async def test_a_long_wait_parks_its_partition_and_reads_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a producer's open transaction on batches costs its own partition time and nobody else anything:
+    what is held goes, no more is fetched, and it is read again from the waiting record on when the batches
+    are there; the look at their end still stands."""
+    monkeypatch.setattr(batchfold, "HOLD_S_MAX", 0.02)
+    held = Held(lambda _: 7)
+    owner = held.owner
+    held.hold(held.chunk(0, 10), held.chunk(10, 10))
+    assert (held.held_flow.records, held.held_flow.bytes) == (20, 20)
+    await until(lambda: bool(held.told), "the partition to be parked")
+    held._keep(owner, held.chunk(20, 10))
+    assert owner.held is not None
+    assert len(owner.held) == held.held_flow.records == held.held_flow.bytes == 0
+    assert held.told == [("park", PARTITION, 1, 0)]
+    owner.batches_position = 7
+    owner.wake()
+    await until(lambda: owner.held is None, "it to be over")
+    assert held.told[1:] == [("begin", PARTITION, 1, 1, 0)]
+    assert (owner.position, owner.batches_position, owner.caught_up) == (0, 7, 20)
+    assert await held._fold_from(held.chunk(0, 30), 0) == 20, "what was here when the look was taken"
+    assert owner.parked == -1
+    assert not held.failure.done()
+
+
+async def test_what_is_held_is_bounded() -> None:
+    """Goal: however much comes during a look, no more is kept than may wait to be folded."""
+    look = threading.Event()
+    held = Held(lambda _: look.wait(UNTIL_S) and 0)
+    held.hold(held.chunk(0, QUEUED_RECORDS_MAX - 1))
+    assert held.told == []
+    held._keep(held.owner, held.chunk(QUEUED_RECORDS_MAX - 1, 1))
+    assert held.told == [("park", PARTITION, 1, 0)]
+    assert held.held_flow.records == 0
+    look.set()
+    await until(lambda: held.owner.held is None, "the look")
+    assert held.told[1:] == [("begin", PARTITION, 1, 1, 0)]
+
+
+async def test_a_rewind_of_a_parked_partition_ends_the_parking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: an abort begins the partition again; what is polled then is folded, also if it comes before the
+    waiting task has noticed."""
+    monkeypatch.setattr(batchfold, "HOLD_S_MAX", 0.02)
+    held = Held(lambda _: 7)
+    owner = held.owner
+    held.hold(held.chunk(0, 1))
+    await until(lambda: bool(held.told), "the partition to be parked")
+    held._rewind(owner, 0, 0)
+    held._keep(owner, held.chunk(0, 1))
+    await until(lambda: len(held.told) == 3, "the new wait to be a long one too")
+    assert held.told == [
+        ("park", PARTITION, 1, 0),
+        ("begin", PARTITION, 1, 1, 0),
+        ("park", PARTITION, 1, 1),
+    ]
+    owner.batches_position = 7
+    owner.wake()
+    await until(lambda: owner.held is None, "it to be over")
+    assert held.told[3:] == [("begin", PARTITION, 1, 2, 0)]
+    assert held.ruled == []

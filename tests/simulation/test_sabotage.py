@@ -25,7 +25,7 @@ DEATHS = only("crash_at_point", "abortable", "shuffle_per_s", factor=4.0)
 EXPECTED: dict[str, tuple[FaultPlan, tuple[str, ...], tuple[str, ...]]] = {
     "skip-dedup": (DEATHS, ("oracle: journal", "fold: "), ("oracle: journal", "fold: ")),
     "disk-before-commit": (DEATHS, ("store: ",), ("fold: ", "oracle: ")),
-    "offsets-before-produce": (DEATHS, ("rule F: ",), ("oracle: ", "fold: ")),
+    "offsets-before-produce": (DEATHS, ("rule F: ",), ("oracle: ", "fold: ", "generations: ")),
     "fold-misrouted": (DEATHS, ("fold: ",), ("fold: ", "oracle: ")),
     "restore-to-eof": (ZOMBIES, ("restore: ",), ("fold: ", "oracle: ")),
     "timer-without-offsets": (DEATHS, ("rule F: ",), ("fold: ", "once: ")),

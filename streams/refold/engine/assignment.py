@@ -35,6 +35,7 @@ class Partition:
         "fetch_epoch",
         "held",
         "number",
+        "parked",
         "position",
         "progress",
         "restoring_since",
@@ -63,6 +64,8 @@ class Partition:
         self.caught_up = -1
         #: Chunks of the inbox that wait while it does, the one it stopped in first.
         self.held: deque[Chunk] | None = None
+        #: Fetch epoch of the chunks that are dropped instead, because the wait is a long one; -1: none are.
+        self.parked = -1
         self.written: Written | None = None
         self.cancelled = threading.Event()
         self.task: asyncio.Task[None] | None = None

@@ -5,7 +5,10 @@ it with nothing applied; the chunk, and all that follow for the partition, are *
 the partition's batches is asked for, the fold of batches goes on as ever until it has passed that mark, and
 the record is stepped again: what the rule says now stands, for it and for all that was here when the mark
 was asked for, so that a flood of finishes that name batches nobody wrote costs one look and not one each.
-Other partitions are not held.
+Other partitions are not held: what is held is counted apart from what waits to be folded, and bounded. When
+the wait is longer than a look takes, or the bound is reached, the partition is *parked*: what is held of it is
+dropped, the poller fetches no more of it, and it is read again from the waiting record on when the batches
+are there.
 
 Nothing is locked meanwhile, so a full overlay, a barrier, an abort and a stop go on as ever; each of the
 latter three wakes the waiting (``Partition.wake``), which then finds its chunks stale.
@@ -23,6 +26,7 @@ from typing import Any, Final
 from refold.engine.assignment import Partition
 from refold.engine.chunks import Chunk
 from refold.engine.ownership import Ownership
+from refold.engine.poll import Flow
 from refold.engine.seal import SLICE_S
 from refold.engine.sessions import Sessions
 from refold.errors import TransientError, UnavailableError
@@ -33,6 +37,10 @@ CLOCK_EVERY: Final = 16
 #: Catching up takes milliseconds. Longer, and the log says what it waits for (a producer's open transaction).
 CATCH_UP_WARN_S: Final = 5.0
 
+#: Holding for longer is no look at the end of batches any more, but a producer's open transaction, which may
+#: last as long as the producer likes: the partition is parked. Reading it again costs one fetch.
+HOLD_S_MAX: Final = 1.0
+
 #: Between two tries to learn the mark while the cluster does not answer.
 MARK_AGAIN_S: Final = 0.2
 
@@ -42,6 +50,8 @@ class BatchFold(Ownership):
 
     sessions: Sessions
     stopping: bool
+    #: What is held, of all partitions: as much as may wait to be folded besides, and no more.
+    held_flow: Flow
     _go: asyncio.Event
     #: High watermark of a partition of batches; blocks, raises Unavailable- or TransientError.
     batches_end: Callable[[int], int]
@@ -118,34 +128,70 @@ class BatchFold(Ownership):
 
     def _hold(self, owner: Partition, chunk: Chunk, at: int) -> None:
         """The record at ``at`` has to wait, and everything of the partition behind it."""
-        owner.held = deque([chunk])
+        owner.held = deque()
+        self._keep(owner, chunk)
         self._spawn(self._catch_up(owner, chunk, at))
+
+    def _keep(self, owner: Partition, chunk: Chunk) -> None:
+        """A chunk of a partition that is held: one more to fold later, or to read again later."""
+        if owner.held is None or owner.parked == chunk.fetch_epoch:
+            return
+        owner.held.append(chunk)
+        self.held_flow.add(chunk.bytes, len(chunk))
+        if self.held_flow.full:
+            self._park(owner)
+
+    def _park(self, owner: Partition) -> None:
+        held = owner.held
+        if held is None or owner.parked == owner.fetch_epoch:
+            return
+        for chunk in held:
+            self.held_flow.done(chunk)
+        held.clear()
+        owner.parked = owner.fetch_epoch
+        self.poller.park(owner.number, owner.epoch, owner.fetch_epoch)
+        self._log.info("inbox_parked", partition=owner.number, offset=owner.position)
 
     async def _catch_up(self, owner: Partition, chunk: Chunk, at: int) -> None:
         held = owner.held
         if held is None:
             return
+        until = chunk.next_offset
         try:
             while True:
                 if at < len(chunk):
                     # All that is here is older than the mark: one look serves every record of it.
-                    until = held[-1].next_offset
+                    until = held[-1].next_offset if held else until
                     await self._wait_for_batches(owner, chunk)
                     if self._waits_on(owner, chunk):
                         owner.caught_up = until
-                at = await self._fold_from(chunk, at)
-                if at < len(chunk):
-                    continue
-                held.popleft()
-                self.poller.flow.done(chunk)
+                if owner.parked < 0:
+                    at = await self._fold_from(chunk, at)
+                    if at < len(chunk):
+                        continue
+                if owner.parked >= 0:
+                    if self._waits_on(owner, chunk):
+                        self._unpark(owner, until)
+                        return
+                    # Rewound meanwhile: what came since is to be folded.
+                    owner.parked = -1
+                else:
+                    self.held_flow.done(held.popleft())
                 if not held:
                     return
                 chunk, at = held[0], 0
                 at = await self._fold_from(chunk, at)
         finally:
-            owner.held = None
+            owner.held, owner.parked = None, -1
             for left in held:
-                self.poller.flow.done(left)
+                self.held_flow.done(left)
+
+    def _unpark(self, owner: Partition, until: int) -> None:
+        """Read on from the waiting record. Nothing that is folded is taken back, so what batches say of the
+        records before ``until`` still stands."""
+        self._rewind(owner, owner.position, owner.batches_position)
+        owner.caught_up = until
+        self._log.info("inbox_resumed", partition=owner.number, offset=owner.position)
 
     def _waits_on(self, owner: Partition, chunk: Chunk) -> bool:
         return (
@@ -162,15 +208,19 @@ class BatchFold(Ownership):
             moved = owner.batches_moved
             if moved is None or moved.done():
                 moved = owner.batches_moved = self._loop.create_future()
-            await asyncio.wait([moved], timeout=CATCH_UP_WARN_S)
-            if time.monotonic() > warn:
-                warn = time.monotonic() + CATCH_UP_WARN_S
+            look = warn if owner.parked >= 0 else began + HOLD_S_MAX
+            await asyncio.wait([moved], timeout=max(0.0, look - time.monotonic()))
+            now = time.monotonic()
+            if now >= began + HOLD_S_MAX and self._waits_on(owner, chunk) and not moved.done():
+                self._park(owner)
+            if now >= warn:
+                warn = now + CATCH_UP_WARN_S
                 self._log.warning(
                     "waiting_for_batches",
                     partition=owner.number,
                     position=owner.batches_position,
                     end=mark,
-                    seconds=round(time.monotonic() - began, 1),
+                    seconds=round(now - began, 1),
                     why="a transaction is open on the topic, or it cannot be read",
                 )
         self._metrics.observe("refold_batches_wait_seconds", time.monotonic() - began)

@@ -35,7 +35,7 @@ from refold.engine.overlay import Overlay, apply
 from refold.engine.ownership import ABORT_BACKOFF_MS, BARRIER_SECONDS_MAX
 from refold.engine.plain import fold_plain
 from refold.engine.points import Points
-from refold.engine.poll import CHUNK_RECORDS, Poller
+from refold.engine.poll import CHUNK_RECORDS, Flow, Poller
 from refold.engine.quarantine import QuarantineLimit
 from refold.engine.restore import Restorer
 from refold.engine.seal import SLICE_S, Sealer
@@ -87,6 +87,7 @@ class Engine(BatchFold):
             self.generations.progress,
         )
         self.stopping = False
+        self.held_flow = Flow()
         self._drain_phase = ""
         self.last_commit = 0.0
         self.quarantined = 0
@@ -121,14 +122,14 @@ class Engine(BatchFold):
         owner = self.assignment.get(chunk.partition)
         if owner is not None and owner.held is not None and owner.epoch == chunk.epoch:
             # Behind a record that waits for batches: its task folds this too.
-            owner.held.append(chunk)
+            self._keep(owner, chunk)
             return
-        at = count = len(chunk)
+        count = len(chunk)
         try:
             at = await self._fold_from(chunk, 0)
         finally:
-            if at == count:
-                self.poller.flow.done(chunk)
+            # Folded; or held, which is counted elsewhere, so that one partition's wait is not everybody's.
+            self.poller.flow.done(chunk)
         owner = self.assignment.get(chunk.partition)
         if at < count and owner is not None:
             self._hold(owner, chunk, at)

@@ -81,6 +81,8 @@ class _Source:
     fetch_epoch: int = 0
     position: int = -1
     started: bool = False
+    #: Not fed until it is begun again, whatever the back-pressure says.
+    parked: bool = False
 
 
 class Flow:
@@ -158,6 +160,10 @@ class Poller:
         self._consumer.subscribe(
             topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
+
+    def park(self, partition: int, epoch: int, fetch_epoch: int) -> None:
+        """Feed nothing of the partition until :meth:`begin`; the others go on. Any thread; returns at once."""
+        self._commands.append(lambda: self._park(partition, epoch, fetch_epoch))
 
     def group_metadata(self, newer_than: float) -> Any:
         """Group metadata read after ``newer_than`` (monotonic seconds). Blocks the commit thread, for one
@@ -276,7 +282,9 @@ class Poller:
 
     def _started(self) -> list[TopicPartition]:
         return [
-            TopicPartition(self._topic, number) for number, source in self._sources.items() if source.started
+            TopicPartition(self._topic, number)
+            for number, source in self._sources.items()
+            if source.started and not source.parked
         ]
 
     def _take(self, messages: list[Message]) -> None:
@@ -346,10 +354,17 @@ class Poller:
         source.fetch_epoch = fetch_epoch
         source.position = offset
         source.started = True
+        source.parked = False
         if self._paused:
             self._consumer.pause([TopicPartition(self._topic, number)])
         else:
             self._consumer.resume([TopicPartition(self._topic, number)])
+
+    def _park(self, number: int, epoch: int, fetch_epoch: int) -> None:
+        source = self._sources.get(number)
+        if source is not None and (source.epoch, source.fetch_epoch) == (epoch, fetch_epoch):
+            source.parked = True
+            self._consumer.pause([TopicPartition(self._topic, number)])
 
     # --- rebalance callbacks -----------------------------------------------------------------------
 
