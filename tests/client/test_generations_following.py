@@ -6,14 +6,17 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
 
 from client.generation_items import G, batch, begin, end, joined
+from refold.client.generations import ears as ears_module
 from refold.client.generations import feed as feed_module
 from refold.client.generations import hub as hub_module
 from refold.client.generations.acks import Acker, Acks
+from refold.client.generations.ears import Ears
 from refold.client.generations.frames import Cursor, Frame, Item
 from refold.client.generations.hub import Hub
 from refold.client.generations.journalling import ruled
@@ -151,7 +154,9 @@ class FakeFeed:
 
     made: FakeFeed
 
-    def __init__(self, config: Any, topic: str, deliver: Any, broken: Any) -> None:
+    def __init__(
+        self, config: Any, topic: str, deliver: Any, broken: Any, *, unhurried: bool = False
+    ) -> None:
         FakeFeed.made = self
         self.alive = True
         self.deliver = deliver
@@ -218,7 +223,7 @@ async def test_records_of_others_and_broken_ones_are_passed_over(hub: Hub) -> No
 
 
 async def test_who_generates_hears_markers_and_does_not_read_its_own_batches(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: what is heard before somebody listens is not lost; batches are not decoded for an ear alone."""
     decoded: list[Item] = []
@@ -227,8 +232,10 @@ async def test_who_generates_hears_markers_and_does_not_read_its_own_batches(
         decoded.append(decode_item(value))
         return decoded[-1]
 
-    monkeypatch.setattr(hub_module, "decode_item", counting)
-    ear = await hub.listen(KEY, G, 0)
+    monkeypatch.setattr(ears_module, "Feed", FakeFeed)
+    monkeypatch.setattr(ears_module, "decode_item", counting)
+    ears = Ears({}, "batches")
+    ear = await ears.listen(KEY, G, 0)
     told: list[str] = []
     deliver((10, begin()), (11, batch(1, "a")), (12, Marker(G, "stop", 1)))
     deliver((13, Marker("g-2", "stop", 1)))
@@ -241,9 +248,30 @@ async def test_who_generates_hears_markers_and_does_not_read_its_own_batches(
     FakeFeed.made.broken(0, NotFound("offset out of range"))
     await asyncio.sleep(0.01)
     assert FakeFeed.made.partitions == {0}
-    hub.unlisten(ear)
+    other = await ears.listen(b"t/other", "g-2", 0)
+    ears.unlisten(ear)
+    assert FakeFeed.made.partitions == {0}
+    ears.unlisten(other)
     assert FakeFeed.made.partitions == set()
-    await hub.close()
+    await ears.close()
+    with pytest.raises(TransientError):
+        await ears.listen(KEY, G, 0)
+
+
+async def test_an_ear_whose_partition_cannot_be_read_is_refused_and_the_next_one_tries_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ears_module, "Feed", FakeFeed)
+    ears = Ears({}, "batches")
+    with monkeypatch.context() as broken:
+        failing = AsyncMock(side_effect=TransientError("no broker"))
+        broken.setattr(FakeFeed, "add", failing)
+        with pytest.raises(TransientError):
+            await ears.listen(KEY, G, 0)
+    ear = await ears.listen(KEY, G, 0)
+    assert FakeFeed.made.partitions == {0}
+    ears.unlisten(ear)
+    await ears.close()
 
 
 async def test_a_feed_that_breaks_off_is_begun_anew(hub: Hub) -> None:
@@ -279,9 +307,9 @@ async def test_waiting_followers_are_told_when_the_client_closes(hub: Hub) -> No
         assert isinstance(track.failure, TransientError)
 
 
-def test_the_real_feed_is_what_the_hub_uses() -> None:
+def test_the_real_feed_is_what_hub_and_ears_use() -> None:
     """Goal: the fake above replaces the same name."""
-    assert hub_module.Feed is feed_module.Feed
+    assert hub_module.Feed is ears_module.Feed is feed_module.Feed
 
 
 # SSE

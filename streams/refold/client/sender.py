@@ -120,7 +120,7 @@ class Sender:
                 on_delivery=partial(self._delivered, tell),
             )
         except (KafkaException, BufferError) as error:
-            raise _local_failure(
+            raise local_failure(
                 error if self._fatal is None else KafkaException(self._fatal), topic, len(value)
             ) from None
         self._in_flight += 1
@@ -132,7 +132,7 @@ class Sender:
             return
         producer, thread = opened
         try:
-            await asyncio.to_thread(_flush_and_purge, producer, timeout_s)
+            await asyncio.to_thread(flush_and_purge, producer, timeout_s)
         finally:
             self._stopping.set()
             await asyncio.to_thread(thread.join)
@@ -187,7 +187,7 @@ class Sender:
         reports: list[tuple[Tell, Outcome]] = [
             (
                 tell,
-                said if isinstance(said, Delivery) else _delivery_failure(self._fatal or said[0], said[1]),
+                said if isinstance(said, Delivery) else delivery_failure(self._fatal or said[0], said[1]),
             )
             for tell, said in told
         ]
@@ -198,7 +198,7 @@ class Sender:
             self._stopping.set()
 
 
-def _flush_and_purge(producer: Producer, timeout_s: float) -> None:
+def flush_and_purge(producer: Producer, timeout_s: float) -> None:
     """Blocks. What is not acknowledged in time gets its delivery report from the purge."""
     with contextlib.suppress(KafkaException):  # A fatal error, which the delivery thread has met as well.
         producer.flush(timeout_s)
@@ -216,7 +216,7 @@ def _settle(future: asyncio.Future[Delivery], outcome: Outcome) -> None:
         future.set_exception(outcome)
 
 
-def _local_failure(error: Exception, topic: str, size: int) -> RefoldError:
+def local_failure(error: Exception, topic: str, size: int) -> RefoldError:
     """A produce() that was refused before anything was sent: certainly not written."""
     if isinstance(error, BufferError):
         return TransientError(
@@ -225,7 +225,7 @@ def _local_failure(error: Exception, topic: str, size: int) -> RefoldError:
     kafka_error = error.args[0]
     if kafka_error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return _too_large(topic, size)
-    return _delivery_failure(kafka_error, topic)
+    return delivery_failure(kafka_error, topic)
 
 
 def _too_large(topic: str, size: int | None) -> UsageError:
@@ -237,7 +237,7 @@ def _too_large(topic: str, size: int | None) -> UsageError:
     )
 
 
-def _delivery_failure(error: KafkaError, topic: str) -> RefoldError:
+def delivery_failure(error: KafkaError, topic: str) -> RefoldError:
     code = error.code()
     if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
         return _too_large(topic, None)

@@ -79,7 +79,10 @@ def encode_item(item: Item) -> bytes:
                 "generation": item.generation,
                 "attempt": item.attempt,
                 "seq": item.seq,
-                "deltas": [delta._asdict() for delta in item.deltas],
+                "deltas": [
+                    {"kind": kind, "part": part, "data": data, "call_id": call_id, "name": name}
+                    for kind, part, data, call_id, name in item.deltas
+                ],
                 "finish": item.finish,
                 "usage": None if usage is None else usage._asdict(),
                 "usage_mode": item.usage_mode,

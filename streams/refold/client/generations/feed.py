@@ -3,6 +3,9 @@
 ``read_committed``: what a follower is shown, a worker that folds has seen or will see. The thread is given
 the partitions to read; it tells where each begins (its last stable offset then), which is where live begins.
 
+An unhurried feed is for who listens to few of many records: the broker holds its fetches and the thread its
+polls, so that a thousand records a second cost ten wake-ups and not several hundred.
+
 Back-pressure: at most ``HUB_BATCHES_MAX`` hand-overs wait for the loop; then the thread does not poll, and
 librdkafka stops fetching at its own limit.
 """
@@ -19,6 +22,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from refold.client.generations.limits import (
+    EAR_FETCH_WAIT_MS,
+    EAR_PAUSE_S,
     HUB_BATCHES_MAX,
     HUB_FETCH_BYTES,
     HUB_FETCH_WAIT_MS,
@@ -41,7 +46,15 @@ _Command = tuple[str, int, "asyncio.Future[int] | None"]
 class Feed:
     """``deliver`` and ``broken`` (a partition that cannot be read on) are called on the event loop."""
 
-    def __init__(self, config: dict[str, Any], topic: str, deliver: Deliver, broken: Broken) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        topic: str,
+        deliver: Deliver,
+        broken: Broken,
+        *,
+        unhurried: bool = False,
+    ) -> None:
         self._topic = topic
         self._deliver = deliver
         self._broken = broken
@@ -50,9 +63,12 @@ class Feed:
         self._slots = threading.Semaphore(HUB_BATCHES_MAX)
         self._stopping = threading.Event()
         self._assigned: set[int] = set()
+        self._unhurried = unhurried
+        wait_ms = EAR_FETCH_WAIT_MS if unhurried else HUB_FETCH_WAIT_MS
         self._consumer = Consumer(
             {
-                **consumer_config(config, fetch_bytes=HUB_FETCH_BYTES, fetch_wait_ms=HUB_FETCH_WAIT_MS),
+                **consumer_config(config, fetch_bytes=HUB_FETCH_BYTES, fetch_wait_ms=wait_ms),
+                "fetch.min.bytes": HUB_FETCH_BYTES if unhurried else 1,
                 "queued.max.messages.kbytes": HUB_QUEUED_KBYTES_MAX,
                 "enable.partition.eof": False,
             }
@@ -77,6 +93,7 @@ class Feed:
     async def close(self) -> None:
         """Stop the thread and close the consumer."""
         self._stopping.set()
+        self._commands.put(("stop", 0, None))
         self._slots.release()
         await asyncio.to_thread(self._thread.join)
 
@@ -93,21 +110,30 @@ class Feed:
             self._refuse_rest()
 
     def _serve(self) -> None:
+        pause = 0.0
         while not self._stopping.is_set():
-            self._obey()
             # Without partitions consume() would return at once, again and again.
+            self._obey(pause if self._assigned else HUB_POLL_S)
             if not self._assigned:
-                self._stopping.wait(HUB_POLL_S)
                 continue
-            first = self._consumer.poll(HUB_POLL_S)
-            if first is not None:
-                self._hand_over([first, *self._consumer.consume(HUB_RECORDS - 1, 0)])
+            if self._unhurried:
+                found = self._consumer.consume(HUB_RECORDS, 0)
+                pause = EAR_PAUSE_S if len(found) < HUB_RECORDS else 0.0
+            else:
+                first = self._consumer.poll(HUB_POLL_S)
+                found = [] if first is None else [first, *self._consumer.consume(HUB_RECORDS - 1, 0)]
+            if found:
+                self._hand_over(found)
 
-    def _obey(self) -> None:
+    def _obey(self, wait_s: float) -> None:
+        """Do what was asked, after at most ``wait_s`` in which nothing was."""
         while True:
             try:
-                command, partition, future = self._commands.get_nowait()
+                command, partition, future = self._commands.get(wait_s > 0, wait_s)
             except queue.Empty:
+                return
+            wait_s = 0.0
+            if command == "stop":
                 return
             if command == "remove":
                 if partition in self._assigned:

@@ -105,7 +105,7 @@ class Generation:
         """Whether a stop has come: ``record`` ends by itself then."""
         return self._recording is not None and self._recording.stopped.is_set()
 
-    async def record(
+    def record(
         self,
         stream: Provider,
         format: str = "auto",  # noqa: A002 - the word of the whole SDK
@@ -124,13 +124,14 @@ class Generation:
         recording = self._recording
         if recording is None:
             raise UsageError("this handle follows: only the function given to generate() records")
-        join = None
-        if self._prefix.deltas and recording.produced == self._prefix.produced:
+        return recording.record(stream, format, self._continued)
+
+    def _continued(self) -> Continued | None:
+        recording = self._recording
+        if recording is not None and self._prefix.deltas and recording.produced == self._prefix.produced:
             # Only the first stream of an attempt goes on with what was there; later ones are their own.
-            join = Continued(self._prefix, recording.next_part, overlap=self._overlap)
-        async with aclosing(recording.record(stream, format, join)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+            return Continued(self._prefix, recording.next_part, overlap=self._overlap)
+        return None
 
     def follow(self, after: int = 0, client: str | None = None) -> Follow:
         """As ``rf.follow``."""
@@ -189,7 +190,7 @@ class Generation:
         recording = self._recording
         if recording is None:
             raise UsageError("this handle follows")
-        async with aclosing(recording.record(stream, "auto", LookedUp(self._prefix))) as chunks:
+        async with aclosing(recording.record(stream, "auto", lambda: LookedUp(self._prefix))) as chunks:
             async for _ in chunks:
                 pass
 

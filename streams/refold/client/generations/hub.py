@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from refold.client.generations.backfill import Backfills
 from refold.client.generations.feed import Feed, Records
@@ -23,46 +23,12 @@ from refold.client.generations.limits import (
     RINGS_BYTES_MAX,
 )
 from refold.client.generations.track import Track
-from refold.core.progress import Batch, Marker
 from refold.errors import InvalidRecord, RefoldError, TransientError
 from refold.wire.batches import decode_item
-from refold.wire.framing import ID_FRAME_BYTES
 
 TrackId = tuple[bytes, str]
 Sink = Callable[[int, int, int, bytes, Item], None]
 """Called with partition, offset, append time in ms, session key and item."""
-
-
-#: Kinds of frame (schema ids) that are known to be batches: one per schema version.
-BATCH_FRAMES_MAX: Final = 16
-
-
-class Ear:
-    """Hears the markers of one generation from the moment it is made: for whoever generates it. Batches are
-    not even decoded for it, so that recording does not cost reading what was recorded."""
-
-    __slots__ = ("_heard", "_tell", "generation", "key", "partition")
-
-    def __init__(self, key: bytes, generation: str, partition: int) -> None:
-        self.key = key
-        self.generation = generation
-        self.partition = partition
-        self._heard: list[Marker] = []
-        self._tell: Callable[[Marker], None] | None = None
-
-    def attach(self, tell: Callable[[Marker], None]) -> None:
-        """Tell what was heard so far, then everything at once. (So far: between asking for the attempt and
-        its ruling, which is a handful.)"""
-        heard, self._heard = self._heard, []
-        self._tell = tell
-        for marker in heard:
-            tell(marker)
-
-    def hear(self, marker: Marker) -> None:
-        if self._tell is None:
-            self._heard.append(marker)
-        else:
-            self._tell(marker)
 
 
 class Hub:
@@ -78,8 +44,6 @@ class Hub:
         self._by_key: dict[bytes, dict[str, Track]] = {}
         self._lingering: dict[TrackId, asyncio.TimerHandle] = {}
         self._loads: set[asyncio.Task[None]] = set()
-        self._ears: dict[bytes, list[Ear]] = {}
-        self._batch_frames: set[bytes] = set()
         self._sinks: list[tuple[frozenset[int], Sink]] = []
         self._closed = False
 
@@ -112,25 +76,6 @@ class Hub:
         """The track, if this process follows the generation and its feed is good."""
         track = self._tracks.get((key, generation))
         return None if track is None or track.failure is not None else track
-
-    async def listen(self, key: bytes, generation: str, partition: int) -> Ear:
-        """Hear the generation's markers from now on, until :meth:`unlisten`."""
-        ear = Ear(key, generation, partition)
-        self._ears.setdefault(key, []).append(ear)
-        try:
-            await self._live_at(partition)
-        except BaseException:
-            self.unlisten(ear)
-            raise
-        return ear
-
-    def unlisten(self, ear: Ear) -> None:
-        of_key = self._ears.get(ear.key, [])
-        if ear in of_key:
-            of_key.remove(ear)
-            if not of_key:
-                del self._ears[ear.key]
-            self._release(ear.partition)
 
     async def watch(self, partitions: frozenset[int], sink: Sink) -> dict[int, int]:
         """Call ``sink`` with every item of these partitions from now on, until :meth:`unwatch`; returns where
@@ -178,7 +123,6 @@ class Hub:
 
     def _release(self, partition: int) -> None:
         used = any(track.partition == partition for track in self._tracks.values())
-        used = used or any(ear.partition == partition for ears in self._ears.values() for ear in ears)
         if used or any(partition in partitions for partitions, _ in self._sinks):
             return
         if self._live.pop(partition, None) is not None and self._feed is not None:
@@ -230,32 +174,20 @@ class Hub:
                 continue  # Removed, or of an assignment before the present one.
             self._live[partition] = offset + 1
             key, value = message.key(), message.value()
-            tracks, ears = self._by_key.get(key), self._ears.get(key)
+            tracks = self._by_key.get(key)
             sinks = [sink for partitions, sink in self._sinks if partition in partitions]
-            if value is None or (tracks is None and ears is None and not sinks):
-                continue
-            if tracks is None and not sinks and value[:ID_FRAME_BYTES] in self._batch_frames:
+            if value is None or (tracks is None and not sinks):
                 continue
             try:
                 item = decode_item(value)
             except InvalidRecord:
                 continue  # The fold rejects it; it is nobody's text.
-            self._hear(item, value, ears)
             append_ms = message.timestamp()[1]
             track = None if tracks is None else tracks.get(item.generation)
             if track is not None:
                 track.feed(item, offset, append_ms)
             for sink in sinks:
                 sink(partition, offset, append_ms, key, item)
-
-    def _hear(self, item: Item, value: bytes, ears: list[Ear] | None) -> None:
-        if isinstance(item, Batch):
-            if len(self._batch_frames) < BATCH_FRAMES_MAX:
-                self._batch_frames.add(value[:ID_FRAME_BYTES])
-        elif isinstance(item, Marker) and ears is not None:
-            for ear in list(ears):
-                if ear.generation == item.generation:
-                    ear.hear(item)
 
     def _broken(self, partition: int, error: RefoldError) -> None:
         """The partition cannot be read on (recreated, cut below us). Followers begin anew by themselves."""
@@ -269,14 +201,3 @@ class Hub:
                 with contextlib.suppress(KeyError):
                     if not track.users:
                         self._forget(identity, track)
-        if not self._closed and any(
-            ear.partition == partition for ears in self._ears.values() for ear in ears
-        ):
-            # What they missed meanwhile, the ruling on the next renewal says too.
-            again = asyncio.create_task(self._again(partition), name="refold-hub")
-            self._loads.add(again)
-            again.add_done_callback(self._loads.discard)
-
-    async def _again(self, partition: int) -> None:
-        with contextlib.suppress(RefoldError):
-            await self._live_at(partition)

@@ -35,6 +35,8 @@ class Numbered:
         self._from = parts_from
 
     def feed(self, deltas: Iterable[Delta]) -> list[Delta]:
+        if not self._from:
+            return list(deltas)
         return [delta._replace(part=delta.part + self._from) for delta in deltas]
 
     def finish(self) -> list[Delta]:

@@ -10,6 +10,18 @@ from typing import Final
 #: to 200 tokens per second. The first token after a pause is not held back at all.
 BATCH_INTERVAL_S: Final = 0.025
 
+#: Batches of a client's generations go out together, at least this far apart; the first after a quiet time
+#: at once. Fifty generations at 20 batches a second are a dozen a stroke, one request per partition; without
+#: it, one request and two wake-ups of a thread each.
+STROKE_S: Final = 0.0125
+
+#: librdkafka collects a stroke (well below a millisecond) instead of sending its first batch alone.
+BATCH_LINGER_MS: Final = 2
+
+#: Batches and heartbeats handed to librdkafka: ``RUNNING_MAX`` generations have one batch each on the way,
+#: the rest is room for heartbeats while Kafka does not answer. With batches of 4 KiB 16 MiB.
+BATCHES_IN_FLIGHT_MAX: Final = 4_096
+
 #: Content of one batch. A fast provider's 25 ms are below 4 KiB; 64 KiB stay far below the topic's 1 MiB with
 #: framing, and a longer delta is cut (data may be cut anywhere).
 BATCH_BYTES_MAX: Final = 64 * 1024
@@ -43,6 +55,9 @@ STOP_GRACE_S: Final = 5.0
 
 #: How long a closing client lets its answers come to an end. The rest is taken over by another process.
 DRAIN_S: Final = 5.0
+
+#: How long the last batches may take to be acknowledged when the client closes.
+CLOSE_FLUSH_S: Final = 1.0
 
 #: Tries of an event that says how a generation ended, for refusals that time mends (``batches_missing``).
 FINISH_TRIES_MAX: Final = 5
@@ -110,6 +125,10 @@ HUB_BATCHES_MAX: Final = 4
 #: How long the broker holds a fetch of the hub at the log's end.
 HUB_FETCH_WAIT_MS: Final = 50
 HUB_FETCH_BYTES: Final = 256 * 1024
+
+#: Who generates hears of a stop after at most these two: the broker holds a fetch, the thread a look.
+EAR_FETCH_WAIT_MS: Final = 100
+EAR_PAUSE_S: Final = 0.1
 
 #: Memory librdkafka may fill ahead of the hub.
 HUB_QUEUED_KBYTES_MAX: Final = 32 * 1024

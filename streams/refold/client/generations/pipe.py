@@ -1,8 +1,7 @@
 """One provider's stream on its way: read by a task, sent and handed out by plain calls.
 
-There is one task per stream, which reads the provider. Everything behind it is driven by what happens: a
-chunk that came, a batch that became durable, a timer. At 20 batches a second and stream that is a third of
-what a task and a queue per stage cost.
+There is one task per stream, which reads the provider. Everything behind it happens in the strokes of the
+client (see ``courier``), by plain calls: no task, timer or queue per batch.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any
 
 from refold.client.generations.batcher import Batcher, Content
@@ -43,7 +42,9 @@ class Pipe:
         self._abandoned = False
         self._loop = asyncio.get_running_loop()
         self._in_flight: tuple[Content, bytes] | None = None
+        self._asked = False
         self._pause = RESEND_PAUSE_S
+        #: Until the batch that was not acknowledged is sent again.
         self._timer: asyncio.TimerHandle | None = None
         self._error: BaseException | None = None
         #: Wakes the loop over the chunks, the pump that waits for room, and who waits for the last batch.
@@ -58,18 +59,16 @@ class Pipe:
         self._pump.cancel()
         self._wake()
 
-    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+    async def ready(self) -> bool:
+        """Wait for chunks; false when there are no more. Raises what ended the stream, LeaseLost."""
         lease, strict = self._lease, self._recording.strict
         while True:
-            while self._chunks:
+            if self._chunks:
                 if strict and (lease.lost is not None or self._loop.time() >= lease.until):
                     # Here, not where batches are sent: they go on while no worker is there to renew the
                     # lease.
                     await lease.valid()
-                chunk = self._chunks.popleft()
-                if len(self._chunks) == CHUNKS_WAITING_MAX - 1:
-                    self._send()
-                yield chunk
+                return True
             lease.check()
             if self._error is not None:
                 raise self._error
@@ -79,6 +78,19 @@ class Pipe:
             await self._reader
         with contextlib.suppress(asyncio.CancelledError):
             await self._pump
+        return False
+
+    def next(self) -> Chunk | None:
+        """The next chunk that may be handed out now; after ``None`` ask :meth:`ready`."""
+        chunks, lease = self._chunks, self._lease
+        if not chunks:
+            return None
+        if self._recording.strict and (lease.lost is not None or self._loop.time() >= lease.until):
+            return None
+        chunk = chunks.popleft()
+        if len(chunks) == CHUNKS_WAITING_MAX - 1:
+            self._ask()
+        return chunk
 
     async def close(self) -> None:
         """Let go, and wait for the batch on the way; what is not on the way yet is dropped where nobody
@@ -103,7 +115,7 @@ class Pipe:
     # The provider
 
     async def _read(self) -> None:
-        source = chunks_of(self._stream)
+        source = self._stream if isinstance(self._stream, AsyncIterable) else chunks_of(self._stream)
         try:
             async for event in source:
                 self._add(self._join.feed(self._parser.feed(event)))
@@ -115,9 +127,9 @@ class Pipe:
             self._add(self._join.finish())
         finally:
             self._batcher.closed = True
-            self._send()
+            self._ask()
             self._wake()
-            await _close(source, self._stream)
+            await _close(*([source] if source is self._stream else [source, self._stream]))
 
     def _add(self, deltas: list[Delta]) -> None:
         recording, parser = self._recording, self._parser
@@ -134,32 +146,35 @@ class Pipe:
             self._told_usage = usage
         self._told_finish = finish
         self._batcher.add(deltas, news, told, parser.usage_mode)
-        self._send()
+        self._ask()
 
     # Batches
 
+    def _ask(self) -> None:
+        """Look at the next stroke whether a batch can be sent."""
+        if not self._asked and self._in_flight is None and not self._batcher.empty:
+            self._asked = True
+            self._recording.soon(self._send)
+
     def _send(self) -> None:
         """Send the next batch if there is one, it is time, and none is on the way."""
+        self._asked = False
         batcher = self._batcher
         if self._in_flight is not None or self._error is not None or batcher.empty:
             return
         if self._lease.lost is not None or len(self._chunks) >= CHUNKS_WAITING_MAX:
             return
         now = self._loop.time()
-        if (due := batcher.due()) > now:
-            if self._timer is None:
-                self._timer = self._loop.call_at(due, self._due)
+        if batcher.due() > now:
+            self._ask()
             return
         content = batcher.take(now)
         value = self._recording.encode(content, self._parser.provider_response_id)
         self._in_flight = (content, value)
         if not self._recording.strict:
             self._hand_out(self._recording.produced + 1, content)
+            self._wake()
         self._start(value)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._send()
 
     def _start(self, value: bytes) -> None:
         try:
@@ -191,7 +206,7 @@ class Pipe:
             return
         if self._recording.strict:
             self._hand_out(seq, content)
-        self._send()
+        self._ask()
         self._wake()
 
     def _again(self, value: bytes) -> None:

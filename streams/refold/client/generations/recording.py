@@ -21,6 +21,7 @@ from typing import Any
 
 from refold.client.generations.batcher import Content
 from refold.client.generations.composing import compose, name_calls
+from refold.client.generations.courier import Strokes
 from refold.client.generations.frames import UNDECODABLE, Decoders
 from refold.client.generations.join import Join, Numbered
 from refold.client.generations.lease import Lease
@@ -68,7 +69,15 @@ class Recording:
     """Use from one event loop; one :meth:`record` at a time."""
 
     def __init__(
-        self, generation: str, attempt: int, start: Start, lease: Lease, *, strict: bool, prefix: Prefix
+        self,
+        generation: str,
+        attempt: int,
+        start: Start,
+        lease: Lease,
+        *,
+        strict: bool,
+        prefix: Prefix,
+        strokes: Strokes | None = None,
     ) -> None:
         self.generation = generation
         self.attempt = attempt
@@ -86,6 +95,8 @@ class Recording:
         self._sha = hashlib.sha256(prefix.text_bytes)
         self._bytes = sum(len(delta.data) for delta in prefix.deltas)
         self.start = start
+        #: Calls back once, when it is time to send: together with the client's other generations.
+        self.soon = (strokes or Strokes()).soon
         self._lease = lease
         self._strict = strict
         self._overlooked = False
@@ -145,9 +156,10 @@ class Recording:
         self,
         stream: Provider,
         format: str = "auto",  # noqa: A002 - the word of the whole SDK
-        join: Join | None = None,
+        join: Callable[[], Join | None] = lambda: None,
     ) -> AsyncGenerator[Chunk, None]:
-        """Chunks of a provider's stream; ends with it, or when the generation is stopped.
+        """Chunks of a provider's stream; ends with it, or when the generation is stopped. ``join`` is asked
+        when the stream before it is settled.
 
         Raises what the stream raises (what came before is recorded), ProviderFailed, LeaseLost.
         """
@@ -156,12 +168,13 @@ class Recording:
             return
         self._lease.check()
         parser = parser_for(format)
-        joined = join or Numbered(self.next_part)
+        joined = join() or Numbered(self.next_part)
         self._streams.append((parser, joined))
         pipe = self._open = Pipe(self, parser, stream, joined)
         try:
-            async for chunk in pipe.chunks():
-                yield chunk
+            while await pipe.ready():
+                while (chunk := pipe.next()) is not None:
+                    yield chunk
             if parser.error is not None:
                 raise ProviderFailed(parser.error.code, parser.error.message)
         finally:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from refold.client.generations.composing import usage_record
+from refold.client.generations.ears import Ear
 from refold.client.generations.generation import Outcome
-from refold.client.generations.hub import Ear
 from refold.client.generations.journalling import LOST, ruled
 from refold.client.generations.lease import Lease, LeaseLost
 from refold.client.generations.limits import (
@@ -88,6 +88,7 @@ class Run:
             self._lease,
             strict=self._terms.strict,
             prefix=grant.prefix,
+            strokes=service.courier,
         )
         if grant.stopping:
             self._recording.stop()
@@ -109,7 +110,7 @@ class Run:
                 "generation_left id=%s attempt=%d: %s", terms.generation_id, self._grant.attempt, error
             )
         finally:
-            service.hub.unlisten(self._grant.ear)
+            service.ears.unlisten(self._grant.ear)
             self._generation.rest()
             for helper in helpers:
                 helper.cancel()
@@ -239,8 +240,7 @@ class Run:
         return await ruled(self._session, "GenerationLeaseRenewed", payload, timeout_s=timeout_s)
 
     def _start(self, value: bytes, tell: Callable[[Any], None]) -> None:
-        connection = self._service.connection
-        connection.sender.start(connection.names.batches, self._session.key, value, (), self._partition, tell)
+        self._service.courier.start(self._session.key, self._partition, value, tell)
 
     async def _beat(self) -> None:
         """ "Still here", where the provider says nothing: supervisors go by it."""

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from refold.client.generations.acks import Acks
 from refold.client.generations.archive import archived
 from refold.client.generations.backfill import Backfills
+from refold.client.generations.courier import Courier
+from refold.client.generations.ears import Ears
 from refold.client.generations.follow import Follow
 from refold.client.generations.generation import Generation
 from refold.client.generations.hub import Hub
 from refold.client.generations.journalling import ruled
-from refold.client.generations.limits import DRAIN_S, FOLLOWERS_MAX, RULING_WAIT_S, RUNNING_MAX
+from refold.client.generations.limits import CLOSE_FLUSH_S, DRAIN_S, FOLLOWERS_MAX, RULING_WAIT_S, RUNNING_MAX
 from refold.client.generations.places import Place, place_of, row_of
 from refold.client.generations.registry import Answer, Generators
 from refold.client.generations.run import Grant, Run
@@ -45,8 +47,12 @@ class Generations:
         batches = connection.names.batches
         self.backfills = Backfills(connection.readers, batches)
         self.hub = Hub(connection.reader_config, batches, self.backfills)
+        self.ears = Ears(connection.reader_config, batches)
         self.acks = Acks(connection.sender, batches)
         options = connection.options
+        self.courier = Courier(
+            options.kafka_config("producer"), options.settings.client.delivery_timeout_ms, batches
+        )
         #: Distinct at every start of a process, so that a process never takes a former self's lease for its
         #: own.
         self.holder = f"{options.producer_id[:80]}/{options.producer_epoch}"
@@ -83,7 +89,7 @@ class Generations:
 
     async def _start(self, session: Session, terms: Terms) -> Generation:
         generation = Generation(self, session, terms)
-        ear = await self.hub.listen(session.key, terms.generation_id, session.partition)
+        ear = await self.ears.listen(session.key, terms.generation_id, session.partition)
         granted = False
         try:
             asked_at = asyncio.get_running_loop().time()
@@ -101,7 +107,7 @@ class Generations:
                 return generation
         finally:
             if not granted:
-                self.hub.unlisten(ear)
+                self.ears.unlisten(ear)
         await self._check_same(session, terms, ruling)
         self.guard(generation)
         return generation
@@ -259,4 +265,6 @@ class Generations:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        await self.courier.close(CLOSE_FLUSH_S)
+        await self.ears.close()
         await self.hub.close()

@@ -156,7 +156,7 @@ async def _attempt(
     )
     mode = "continue" if goes_on else "restart"
     key, partition = session.key, session.partition
-    ear = await service.hub.listen(key, terms.generation_id, partition)
+    ear = await service.ears.listen(key, terms.generation_id, partition)
     task: asyncio.Task[None] | None = None
     try:
         asked_at = asyncio.get_running_loop().time()
@@ -197,7 +197,7 @@ async def _attempt(
             return task
     finally:
         if task is None:
-            service.hub.unlisten(ear)
+            service.ears.unlisten(ear)
     return await _attempt(service, session, terms, generator, place, attempt + 1, restart=True)
 
 
