@@ -211,6 +211,28 @@ class WorkerSettings(_Section):
     sabotage: str | None = Field(
         None,
         description=(
+    restores_max: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="Partitions restored at once. One takes a core; two overlap network and disk.",
+    )
+    restore_bytes_per_s_max: int = Field(
+        0,
+        ge=0,
+        description=(
+            "Bytes per second that all restores of a worker read together, keys and values uncompressed; 0 ="
+            " no limit. Workers x this is what a fleet's restart asks of the brokers."
+        ),
+    )
+    restore_first: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Core partitions, restored before others and without jitter: partitions, ranges and sessions"
+            " (`0,4-7,acme/front-desk`). The others follow by unread inbox records."
+        ),
+    )
             "Break one rule on purpose to show that verification notices (`refold verify chaos --sabotage`)."
             " Refused in prod."
         ),

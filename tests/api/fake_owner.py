@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from refold.api.view import GenerationAnswer, HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
+from refold.api.view import (
+    GenerationAnswer,
+    HistoryAnswer,
+    PartitionRow,
+    PartitionStatus,
+    RulingLine,
+    WorkerHealth,
+)
 from refold.core.slots import SlotMap
 
 PARTITIONS = 4
@@ -91,6 +98,12 @@ class FakeView:
         self.sinks.setdefault(producer_id, []).append(sink)
         self.subscribed.set()
         return lambda: self.sinks[producer_id].remove(sink)
+
+    def partitions(self) -> list[PartitionRow]:
+        return [
+            PartitionRow(0, "live", 2.5, 1.0, 7, 7, 0),
+            PartitionRow(1, "restoring", 0.5, 0.25, -1, -1, None),
+        ]
 
     def health(self) -> WorkerHealth:
         return self.healthy

@@ -394,6 +394,18 @@ async def test_probes_differ() -> None:
             assert (answer.status, await answer.read()) == (200, b"refold_up 1\n")
 
 
+async def test_partitions_are_told_like_a_probe() -> None:
+    """Goal: state, since when, progress, position and lag of each; numbers and words only, so no token."""
+    async with serving(FakeView(), token="a" * 16) as (_, get), get("/healthz/partitions") as answer:
+        assert answer.status == 200
+        rows = json.loads(await answer.read())["partitions"]
+    assert [(row["partition"], row["state"], row["lag"]) for row in rows] == [
+        (0, "live", 0),
+        (1, "restoring", None),
+    ]
+    assert set(rows[0]) == {"partition", "state", "seconds", "progress", "position", "committed", "lag"}
+
+
 async def test_an_error_inside_is_internal_and_tells_nothing() -> None:
     """Goal: no traceback and no text of an exception leaves the process."""
 

@@ -121,6 +121,18 @@ def test_what_the_owner_answers_is_what_was_committed(cluster: Cluster, tmp_path
         (member,) = json.loads(status.stdout.splitlines()[-1])["members"]
         assert (member["instance"], member["url"], member["ready"]) == ("a", url, True)
         assert member["partitions"] == [0, 1, 2, 3]
+        states = {row["partition"]: row for row in member["states"]}
+        assert {row["state"] for row in states.values()} == {"live"}
+        assert sorted(states) == member["partitions"]
+        assert sum(row["committed"] for row in states.values()) == sum(cluster.committed().values())
+        steps = [
+            (row["before"], row["state"])
+            for line in worker.log().splitlines()
+            if (row := json.loads(line)).get("event") == "partition_moved" and row["partition"] == 0
+        ]
+        assert steps == [("assigned", "waiting"), ("waiting", "restoring"), ("restoring", "live")]
+        metrics = get(f"{url}/metrics").decode()
+        assert 'refold_partition_transitions_total{before="restoring",state="live"} 4.0' in metrics
         assert worker.stop() == 0
     assert traffic.sent.accepted == set()
 

@@ -63,6 +63,7 @@ def test_names_follow_the_rules(name: str) -> None:
         "code",
         "reason",
         "state",
+        "before",
         "partition",
         "outcome",
         "route",

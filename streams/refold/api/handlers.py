@@ -48,6 +48,7 @@ class Handlers:
             web.get("/healthz/startup", self.startup),
             web.get("/healthz/ready", self.ready),
             web.get("/healthz/live", self.live),
+            web.get("/healthz/partitions", self.partitions),
             web.get("/metrics", self.metrics),
             web.get(STREAM_ROUTE, self.ruling_stream),
             web.get("/v1/rulings/{partition}/{offset}", self.ruling),
@@ -76,6 +77,11 @@ class Handlers:
         good = bool(getattr(health, probe)) and not (probe == "ready" and self.stopping)
         body = orjson.dumps({"probe": probe, "ok": good, **health.detail})
         return web.Response(status=200 if good else 503, body=body, content_type="application/json")
+
+    async def partitions(self, request: web.Request) -> web.Response:
+        # Numbers and words of the lifecycle: as open as the probes.
+        body = orjson.dumps({"partitions": self._view.partitions()})
+        return web.Response(body=body, content_type="application/json")
 
     async def metrics(self, request: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

@@ -17,7 +17,15 @@ from typing import Literal, Protocol
 
 from refold.wire.owner import GenerationAnswer, HistoryAnswer, RulingLine
 
-__all__ = ["GenerationAnswer", "HistoryAnswer", "OwnerView", "PartitionStatus", "RulingLine", "WorkerHealth"]
+__all__ = [
+    "GenerationAnswer",
+    "HistoryAnswer",
+    "OwnerView",
+    "PartitionRow",
+    "PartitionStatus",
+    "RulingLine",
+    "WorkerHealth",
+]
 
 #: ``absent``: this worker does not own the partition. ``waiting``/``restoring``: it does, but cannot answer
 #: yet. ``live``: it answers.
@@ -36,6 +44,22 @@ class WorkerHealth:
     ready: bool
     live: bool
     detail: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """One owned partition, for whoever watches. ``state``: a word of the lifecycle, and for how many seconds
+    it has been that; ``progress``: of the restore, 0 … 1; ``position`` and ``committed``: next inbox offset
+    to be folded, and as committed, -1 before they are known; ``lag``: inbox records not ruled on, as last
+    looked for, ``None`` before."""
+
+    partition: int
+    state: str
+    seconds: float
+    progress: float
+    position: int
+    committed: int
+    lag: int | None
 
 
 class OwnerView(Protocol):
@@ -82,3 +106,6 @@ class OwnerView(Protocol):
         committed rulings on records stamped by ``producer_id``. Returns the way to unsubscribe."""
 
     def health(self) -> WorkerHealth: ...
+
+    def partitions(self) -> list[PartitionRow]:
+        """Every owned partition, by number. Does not block."""

@@ -186,6 +186,9 @@ def drain(
 def status(
     bootstrap: BootstrapOption = None,
     prefix: PrefixOption = None,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="A line per partition: state, since when, progress, lag.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Members of the workers' group, what they own, and whether they answer."""
@@ -208,5 +211,24 @@ def status(
         out.table(
             ("instance", "url", "partitions", "ready"),
             [(r["instance"], r["url"], ",".join(map(str, r["partitions"])), READY[r["ready"]]) for r in rows],
+        )
+    if partitions and rows:
+        out.say()
+        out.table(
+            ("partition", "instance", "state", "for", "progress", "position", "committed", "lag"),
+            sorted(
+                (
+                    state["partition"],
+                    row["instance"],
+                    state["state"],
+                    f"{state['seconds']:.0f} s",
+                    f"{state['progress']:.0%}",
+                    state["position"],
+                    state["committed"],
+                    state["lag"],
+                )
+                for row in rows
+                for state in row["states"]
+            ),
         )
     out.result({"group": settings.topic_prefix, "members": rows})

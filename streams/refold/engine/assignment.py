@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from refold.engine.admission import Rank, Ticket
 from refold.engine.chunks import Chunk
 from refold.engine.lifecycle import State, move
 from refold.engine.plan import Written
@@ -34,6 +35,8 @@ class Partition:
         "epoch",
         "fetch_epoch",
         "held",
+        "lag",
+        "moved_at",
         "number",
         "parked",
         "position",
@@ -42,6 +45,7 @@ class Partition:
         "ruled_ms",
         "state",
         "task",
+        "ticket",
         "written",
     )
 
@@ -69,7 +73,11 @@ class Partition:
         self.written: Written | None = None
         self.cancelled = threading.Event()
         self.task: asyncio.Task[None] | None = None
-        self.assigned_at = time.monotonic()
+        self.assigned_at = self.moved_at = time.monotonic()
+        #: Its place in the order of restores, until one is drawn (`admission.plan`).
+        self.ticket = Ticket(Rank(True, 0, number), 0.0)
+        #: Inbox records not ruled on, as last looked for; ``None`` before.
+        self.lag: int | None = None
         self.restoring_since = 0.0
         #: Append time of the newest record ruled on here, 0 before the first.
         self.ruled_ms = 0
@@ -84,6 +92,7 @@ class Partition:
 
     def move(self, to: State) -> None:
         self.state = move(self.number, self.state, to)
+        self.moved_at = time.monotonic()
 
 
 class Assignment:

@@ -14,6 +14,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from refold.engine import clients, history, rows
+from refold.engine.admission import Pace
 from refold.engine.config import EngineConfig
 from refold.engine.store import Batch, Store
 from refold.engine.takeover import Cancelled, Marks, Stall
@@ -58,6 +59,8 @@ class Reading:
             topics.history: max(frontier.history_next, marks.history_start),
             topics.generations: max(frontier.generations_next, marks.generations_start),
         }
+        #: Bounds how fast this and all other restores of the worker read together.
+        self.pace: Pace | None = None
         self._applied_ms = frontier.applied_ms
         #: Whether any session record exists (tombstones and aborted records do not count).
         self.found_state = frontier.inbox_next >= 0 and not store.empty()
@@ -112,12 +115,13 @@ class Reading:
                 self._held()
                 continue
             before = dict(self.next)
-            batch = Batch()
+            batch, size = Batch(), 0
             for message in [first, *reader.consume(CHUNK_RECORDS - 1, 0)]:
                 error = message.error()
                 if error is None:
                     self._apply(batch, message)
                     count += 1
+                    size += len(message) + len(message.key() or b"")
                 elif error.code() == KafkaError._PARTITION_EOF:
                     self._passed(message.topic(), message.offset())
                     at_eof.add(message.topic())
@@ -139,6 +143,8 @@ class Reading:
                 )
             )
             self._store.write(batch)
+            if self.pace is not None:
+                self.pace.spend(size, self._cancelled)
             if self.next != before:
                 self._stall.moved()
                 self._progress(1.0 - max(0, self.end[state] - self.next[state]) / total)

@@ -29,6 +29,12 @@ POLL_INTERVAL_MS_MAX: Final = 300_000
 #: What librdkafka prefetches: 16 MiB is 0.2 s of input at full speed.
 PREFETCH_KBYTES: Final = 16 * 1024
 
+#: The same for a restore, and the most of it that one fetch of one partition brings. The least is one batch
+#: of our own (``BATCH_BYTES``): a broker sends a whole one however little is asked for.
+RESTORE_PREFETCH_BYTES: Final = 64 * 1024 * 1024
+RESTORE_FETCH_BYTES: Final = 8 * 1024 * 1024
+RESTORE_PREFETCH_BYTES_MIN: Final = 128 * 1024
+
 #: A fetch that found the prefetch queue full tries again after this; the default of 1 s starves a fast fold.
 FETCH_QUEUE_BACKOFF_MS: Final = 5
 
@@ -129,7 +135,15 @@ def batch_reader(config: EngineConfig) -> Consumer:
 
 
 def restore_reader(config: EngineConfig) -> Consumer:
-    """Reads changelogs in read_committed and is in no group; ``group.id`` as for :func:`batch_reader`."""
+    """Reads changelogs in read_committed and is in no group; ``group.id`` as for :func:`batch_reader`.
+
+    Where restores are paced, what librdkafka prefetches is a quarter of a second's worth per restore: it
+    fetches as fast as it can until that is full, whatever the reader's pace.
+    """
+    prefetch = RESTORE_PREFETCH_BYTES
+    if config.restore_bytes_per_s_max:
+        share = config.restore_bytes_per_s_max // config.restores_max // 4
+        prefetch = min(max(share, RESTORE_PREFETCH_BYTES_MIN), prefetch)
     return Consumer(
         {
             **config.kafka,
@@ -140,8 +154,8 @@ def restore_reader(config: EngineConfig) -> Consumer:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
-            "fetch.message.max.bytes": 8 * 1024 * 1024,
-            "queued.max.messages.kbytes": 64 * 1024,
+            "fetch.message.max.bytes": min(prefetch, RESTORE_FETCH_BYTES),
+            "queued.max.messages.kbytes": prefetch // 1024,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
         },
         logger=LIBRDKAFKA,

@@ -60,6 +60,8 @@ class EngineConfig:
     #: One of several processes (``supervisor.py``), which passes signals on.
     supervised: bool = False
     restores_max: int = RESTORES_MAX
+    restore_bytes_per_s_max: int = 0
+    restore_first: str | None = None
     takeover_stall_ms_max: int = TAKEOVER_STALL_MS_MAX
     sabotage: Sabotage = field(default_factory=Sabotage)
 
@@ -107,3 +109,6 @@ class EngineConfig:
             supervised=SUPERVISED_VARIABLE in os.environ,
             sabotage=Sabotage.parse(worker.sabotage, environment=settings.environment),
         )
+            restores_max=worker.restores_max,
+            restore_bytes_per_s_max=worker.restore_bytes_per_s_max,
+            restore_first=worker.restore_first,

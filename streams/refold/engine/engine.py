@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from refold.core.slots import SlotMap
+from refold.engine.admission import core_partitions
 from refold.engine.assignment import Partition
 from refold.engine.batchfold import BatchFold
 from refold.engine.batchsource import BatchSource
@@ -86,6 +87,7 @@ class Engine(BatchFold):
             config.sabotage,
             self.generations.progress,
         )
+        self._core = core_partitions(config.restore_first or "", slots)
         self.stopping = False
         self.held_flow = Flow()
         self._drain_phase = ""
@@ -367,7 +369,7 @@ class Engine(BatchFold):
         for owner in self.assignment:
             owner.wake()
             if owner.state is not State.LIVE:
-                owner.cancelled.set()
+                self._call_off(owner)
         while self.current or not self._idle.is_set():
             self._dirty.set()
             await asyncio.sleep(0.005)
@@ -376,11 +378,11 @@ class Engine(BatchFold):
         await self._loop.run_in_executor(None, self.batches.stop, BARRIER_SECONDS_MAX)
         self._drain_phase = "closing"
         for owner in self.assignment:
-            owner.cancelled.set()
+            self._call_off(owner)
             if owner.task is not None:
                 await owner.task
             # No longer answered for: its store is about to close.
-            owner.move(State.REVOKED)
+            self._move(owner, State.REVOKED)
             if owner.written is not None:
                 await self._loop.run_in_executor(self._disk_pool, owner.written.store.close)
         for task in list(self._tasks):

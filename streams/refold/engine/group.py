@@ -29,6 +29,12 @@ def describe(admin: AdminClient, group: str, timeout_s: float) -> Any:
             time.sleep(SETTLING_POLL_S)
 
 
+def instance_of(member: Any) -> str:
+    """The instance name of a described member; it is part of the client id (``kind|instance|url``)."""
+    _, instance, _ = [*(member.client_id or "").split("|", 2), "", ""][:3]
+    return instance or member.group_instance_id or str(member.member_id)
+
+
 def _settling(error: KafkaError) -> bool:
     """A broker that has just started loads its coordinators for a moment; the admin client does not call
     that retriable."""

@@ -11,7 +11,9 @@
     any of them ──► REVOKED   taken politely (rule R)         both are ends: a partition that comes back is
     any of them ──► LOST      taken while presumed dead       a new Partition with a new assignment epoch
 
-Only a LIVE partition is fed; the others' source is paused.
+Only a LIVE partition is fed; the others' source is paused. Every step is a line ``partition_moved`` in the
+log with its reason and the time spent before it, and counts in ``refold_partition_transitions_total``; the
+present is ``refold_partition_state``, ``/healthz/partitions`` and ``refold worker status --partitions``.
 """
 
 from __future__ import annotations
@@ -32,16 +34,26 @@ class State(enum.Enum):
     LOST = "lost"
 
 
-_GONE: Final = frozenset({State.REVOKED, State.LOST})
-
-LEGAL: Final[Mapping[State, frozenset[State]]] = {
-    State.ASSIGNED: frozenset({State.WAITING}) | _GONE,
-    State.WAITING: frozenset({State.RESTORING}) | _GONE,
-    State.RESTORING: frozenset({State.LIVE, State.WAITING}) | _GONE,
-    State.LIVE: frozenset({State.WAITING}) | _GONE,
-    State.REVOKED: frozenset(),
-    State.LOST: frozenset(),
+_GONE: Final[Mapping[State, str]] = {
+    State.REVOKED: "given up: the group or a stop asked for it (rule R)",
+    State.LOST: "the group gave it away while this worker was presumed dead",
 }
+
+#: What may follow, and why it does: the reason in the log.
+TABLE: Final[Mapping[State, Mapping[State, str]]] = {
+    State.ASSIGNED: {State.WAITING: "waits for its jitter and its turn", **_GONE},
+    State.WAITING: {State.RESTORING: "its turn has come", **_GONE},
+    State.RESTORING: {
+        State.LIVE: "restored, and the claim is committed",
+        State.WAITING: "the takeover is tried again",
+        **_GONE,
+    },
+    State.LIVE: {State.WAITING: "its store could not be written after a commit", **_GONE},
+    State.REVOKED: {},
+    State.LOST: {},
+}
+
+LEGAL: Final[Mapping[State, frozenset[State]]] = {now: frozenset(after) for now, after in TABLE.items()}
 
 
 def move(partition: int, now: State, to: State) -> State:

@@ -3,6 +3,7 @@ Blocks."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -19,16 +20,18 @@ REQUEST_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """``ready``: what its readiness probe says, ``None`` when it does not answer."""
+    """``ready``: what its readiness probe says, ``None`` when it does not answer. ``states``: what it says of
+    each of its partitions (:class:`refold.api.view.PartitionRow`); empty when it does not answer."""
 
     instance: str
     url: str
     host: str
     partitions: tuple[int, ...]
     ready: bool | None
+    states: tuple[dict[str, Any], ...] = ()
 
     def row(self) -> dict[str, Any]:
-        return {**asdict(self), "partitions": list(self.partitions)}
+        return {**asdict(self), "partitions": list(self.partitions), "states": list(self.states)}
 
 
 def look(admin: AdminClient, prefix: str, bootstrap: str) -> list[Member]:
@@ -41,15 +44,17 @@ def look(admin: AdminClient, prefix: str, bootstrap: str) -> list[Member]:
         return []
     members = []
     for member in description.members:
-        _, instance, url = [*(member.client_id or "").split("|", 2), "", ""][:3]
+        url = [*(member.client_id or "").split("|", 2), "", ""][2]
+        ready = _ready(url)
         owned = [] if member.assignment is None else member.assignment.topic_partitions
         members.append(
             Member(
-                instance or member.group_instance_id or member.member_id,
+                group.instance_of(member),
                 url,
                 member.host,
                 tuple(sorted(tp.partition for tp in owned if tp.topic == topics.inbox)),
-                _ready(url),
+                ready,
+                () if ready is None else _states(url),
             )
         )
     return sorted(members, key=lambda member: member.instance)
@@ -58,3 +63,14 @@ def look(admin: AdminClient, prefix: str, bootstrap: str) -> list[Member]:
 def _ready(url: str) -> bool | None:
     answer = ask(url, "/healthz/ready")
     return None if answer is None else answer[0] == 200
+
+
+def _states(url: str) -> tuple[dict[str, Any], ...]:
+    answer = ask(url, "/healthz/partitions")
+    if answer is None or answer[0] != 200:
+        # Gone meanwhile, or of a version without this page.
+        return ()
+    try:
+        return tuple(json.loads(answer[1])["partitions"])
+    except (ValueError, KeyError, TypeError):
+        return ()

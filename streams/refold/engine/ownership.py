@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from refold.engine.admission import Turns, plan
 from refold.engine.assignment import Assignment, Partition
 from refold.engine.batchsource import BatchSource
 from refold.engine.cache import SessionCache
@@ -22,7 +23,7 @@ from refold.engine.chunks import Chunk
 from refold.engine.commit import COMMIT_SECONDS_MAX
 from refold.engine.config import EngineConfig
 from refold.engine.generations import Generations
-from refold.engine.lifecycle import State
+from refold.engine.lifecycle import TABLE, State
 from refold.engine.metrics import Metrics
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.points import Points
@@ -68,7 +69,9 @@ class Ownership(ABC):
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
         self._restore_pool = ThreadPoolExecutor(config.restores_max, "refold-restore")
         self._disk_pool = ThreadPoolExecutor(1, "refold-disk")
-        self._admission = asyncio.Semaphore(config.restores_max)
+        self._turns = Turns(config.restores_max, self._loop)
+        #: Partitions that are restored before others (`admission.core_partitions`).
+        self._core: frozenset[int] = frozenset()
         #: There is something to commit.
         self._dirty = asyncio.Event()
         #: No commit is in flight.
@@ -163,9 +166,43 @@ class Ownership(ABC):
         self.joined = True
         new = [self.assignment.add(number, epoch) for number, epoch in partitions]
         self._log.info("partitions_assigned", partitions=[number for number, _ in partitions])
-        told = self._loop.create_task(self._tell_ownership())
+        told = self._loop.create_task(self._introduce(new))
         for owner in new:
             owner.task = self._spawn(self._bring_up(owner, after=told))
+
+    def _move(self, owner: Partition, to: State) -> None:
+        """One step of the lifecycle, told to the log and the metrics."""
+        before, spent = owner.state, time.monotonic() - owner.moved_at
+        owner.move(to)
+        self._metrics.count("refold_partition_transitions_total", before=before.value, state=to.value)
+        self._log.info(
+            "partition_moved",
+            partition=owner.number,
+            before=before.value,
+            state=to.value,
+            why=TABLE[before][to],
+            seconds=round(spent, 3),
+        )
+
+    def _call_off(self, owner: Partition) -> None:
+        """End its restore, also where it still waits for its turn: others' may take minutes."""
+        owner.cancelled.set()
+        self._turns.withdraw(owner.ticket.rank)
+
+    async def _introduce(self, new: Sequence[Partition]) -> None:
+        """Tell of the new partitions, and draw the order and the jitter of their restores."""
+        await self._tell_ownership()
+        unread: dict[int, int] = {}
+        if len(new) > self.config.restores_max:
+            numbers = [owner.number for owner in new]
+            try:
+                unread = await self._loop.run_in_executor(self._restore_pool, self._restorer.unread, numbers)
+            except (TransientError, UnavailableError) as error:
+                self._log.warning("restore_order_unknown", error=str(error), order="by number")
+        tickets = plan((owner.number for owner in new), self._core, unread, self._random)
+        for owner in new:
+            owner.ticket = tickets[owner.number]
+            owner.lag = unread.get(owner.number)
 
     async def _tell_ownership(self) -> None:
         await self.on_ownership(sorted(owner.number for owner in self.assignment))
@@ -175,8 +212,8 @@ class Ownership(ABC):
             return
         owners = [owner for number in numbers if (owner := self.assignment.get(number)) is not None]
         for owner in owners:
-            owner.cancelled.set()
-            owner.move(to)
+            self._call_off(owner)
+            self._move(owner, to)
             owner.wake()
             self.batches.end(owner.number, owner.epoch)
             self._settle_claim(owner.number, False)
@@ -222,7 +259,7 @@ class Ownership(ABC):
         if owner.cancelled.is_set():
             return
         if owner.state is State.ASSIGNED:
-            owner.move(State.WAITING)
+            self._move(owner, State.WAITING)
         owner.restoring_since = time.monotonic()
         try:
             await self._jitter(owner)
@@ -243,7 +280,8 @@ class Ownership(ABC):
             # Taken away meanwhile, or the claim's disk write failed and another task restores it again.
             return
         self.book.open(owner.number, restored.offset)
-        owner.move(State.LIVE)
+        owner.progress = 1.0
+        self._move(owner, State.LIVE)
         seconds = time.monotonic() - owner.restoring_since
         self._metrics.observe("refold_restore_seconds", seconds)
         self._log.info(
@@ -260,10 +298,11 @@ class Ownership(ABC):
 
     async def _jitter(self, owner: Partition) -> None:
         """Spread restores, scaled by how much is missing here: a warm disk does not wait."""
-        if self.config.restore_jitter_ms_max == 0:
+        longest_ms = self.config.restore_jitter_ms_max * owner.ticket.draw
+        if longest_ms == 0:
             return
         missing = await self._loop.run_in_executor(self._restore_pool, self._restorer.missing, owner.number)
-        end = time.monotonic() + self._random.uniform(0, self.config.restore_jitter_ms_max * missing) / 1000
+        end = time.monotonic() + longest_ms * missing / 1000
         while time.monotonic() < end:
             if owner.cancelled.is_set():
                 raise Cancelled
@@ -275,10 +314,11 @@ class Ownership(ABC):
 
         until = time.monotonic() + self.config.takeover_stall_ms_max / 1000
         while True:
-            async with self._admission:
+            await self._turns.take(owner.ticket.rank)
+            with self._turns.held():
                 if owner.cancelled.is_set():
                     raise Cancelled
-                owner.move(State.RESTORING)
+                self._move(owner, State.RESTORING)
                 try:
                     return await self._loop.run_in_executor(
                         self._restore_pool,
@@ -294,7 +334,7 @@ class Ownership(ABC):
                     if owner.cancelled.is_set():
                         raise Cancelled from None
                     self._log.warning("restore_again", partition=owner.number, error=str(error))
-                    owner.move(State.WAITING)
+                    self._move(owner, State.WAITING)
             await asyncio.sleep(RESTORE_AGAIN_S)
 
     async def _claim_until_done(self, owner: Partition) -> None:
@@ -351,7 +391,8 @@ class Ownership(ABC):
         self.cache.discard_partition(number)
         self.generations.discard_partition(number)
         self.book.close(number)
-        owner.move(State.WAITING)
+        self._move(owner, State.WAITING)
+        owner.progress = 0.0
         owner.fetch_epoch += 1
         owner.caught_up = -1
         owner.wake()

@@ -13,12 +13,13 @@ group, or of another topic, is set aside (rule Z). Runs on a restore thread; blo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from refold.engine import rows
+from refold.engine.admission import Pace
 from refold.engine.changelogs import Reading
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
@@ -79,11 +80,18 @@ class Restorer:
         self._now_ms = now_ms
 
     def path(self, partition: int) -> Path:
+        rate = config.restore_bytes_per_s_max
+        #: Of all restores of this worker together; whoever else reads for a restore spends from it too.
+        self.pace = Pace(rate) if rate else None
         return self._config.store_dir / f"p{partition:05d}"
 
     def missing(self, partition: int) -> float:
         """Estimate of the part of the state that is not on this disk: 0 … 1. Only for pacing."""
         marks = self._cluster.marks(partition)
+    def unread(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Inbox records waiting per partition. Raises Transient- and UnavailableError."""
+        return self._cluster.unread(partitions)
+
         path = self.path(partition)
         if marks.state_end <= marks.state_start:
             return 0.0
@@ -131,6 +139,7 @@ class Restorer:
                 committed = self._cluster.stable_offset(partition, cancelled, stall)
             else:
                 self._check(partition, committed, marks, reading)
+            reading.pace = self.pace
             offset = self._start(partition, committed, marks)
             batches = self._start_batches(partition, committed, marks)
             facts = self._facts

@@ -219,6 +219,25 @@ class Cluster:
         ask the broker, but was seen to hang with the interpreter held.)"""
         if not partitions:
             return {}
+    def unread(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Inbox records that the group has not committed, per partition; only for the order of restores."""
+        topics = self._config.topics
+        inbox = [TopicPartition(topics.inbox, number) for number in partitions]
+        request = ConsumerGroupTopicPartitions(topics.group, inbox)
+        try:
+            answer = self._admin.list_consumer_group_offsets(
+                [request], require_stable=False, request_timeout=REQUEST_TIMEOUT_S
+            )
+            found = answer[topics.group].result().topic_partitions
+        except KafkaException as raised:
+            raise self._explained(raised, "reading the committed offsets") from None
+        committed = {tp.partition: tp.offset for tp in found}
+        ends = self._ends(inbox, IsolationLevel.READ_UNCOMMITTED)
+        return {
+            number: max(0, end - max(committed.get(number, 0), 0))
+            for number, end in zip(partitions, ends, strict=True)
+        }
+
         inbox = self._config.topics.inbox
         answer = self._admin.list_offsets(
             {TopicPartition(inbox, number): OffsetSpec.latest() for number in partitions},

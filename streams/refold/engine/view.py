@@ -11,7 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from refold.api.view import GenerationAnswer, HistoryAnswer, PartitionStatus, RulingLine, WorkerHealth
+from refold.api.view import (
+    GenerationAnswer,
+    HistoryAnswer,
+    PartitionRow,
+    PartitionStatus,
+    RulingLine,
+    WorkerHealth,
+)
 from refold.engine import history, rows
 from refold.engine.engine import Engine
 from refold.engine.lifecycle import State
@@ -159,6 +166,22 @@ class EngineView:
 
     def subscribe_rulings(self, producer_id: str, sink: Callable[[bytes], None]) -> Callable[[], None]:
         return self._engine().book.subscribe(producer_id, sink)
+
+    def partitions(self) -> list[PartitionRow]:
+        owners = [] if self.engine is None else sorted(self.engine.assignment, key=lambda one: one.number)
+        now = time.monotonic()
+        return [
+            PartitionRow(
+                owner.number,
+                owner.state.value,
+                round(now - owner.moved_at, 3),
+                round(owner.progress, 4),
+                owner.position,
+                owner.committed,
+                owner.lag,
+            )
+            for owner in owners
+        ]
 
     def health(self) -> WorkerHealth:
         engine = self.engine

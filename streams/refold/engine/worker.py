@@ -304,7 +304,7 @@ class _Worker:
         for owner in live:
             if owner.state is not State.LIVE:
                 continue
-            lag = max(0, ends.get(owner.number, 0) - owner.committed)
+            lag = owner.lag = max(0, ends.get(owner.number, 0) - owner.committed)
             age = 0.0
             if lag > MARKERS_MAX and owner.ruled_ms:
                 age = max(0.0, (_now_ms() - owner.ruled_ms) / 1000)

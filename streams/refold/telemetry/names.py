@@ -37,6 +37,7 @@ MetricName = Literal[
     # --- partitions and recovery ---------------------------------------------------------------------------
     "refold_partitions",
     "refold_partition_state",
+    "refold_partition_transitions_total",
     "refold_restores_total",
     "refold_restore_records_total",
     "refold_restore_seconds",
@@ -168,6 +169,12 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_takeover_wait_seconds": Metric(
         "histogram", "Waiting for a predecessor's open transaction (rules T, D).", (), RESTORE_BUCKETS_SECONDS
+    "refold_partition_transitions_total": Metric(
+        "counter",
+        "Steps of the partitions' lifecycle. Many from live or restoring to waiting: disks or takeovers fail;"
+        " the log's partition_moved says which and why.",
+        ("before", "state"),
+    ),
     ),
     "refold_store_dead_opens_total": Metric(
         "counter", "Local stores set aside and rebuilt instead of used, by reason.", ("reason",)
