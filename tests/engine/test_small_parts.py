@@ -124,6 +124,30 @@ def test_the_least_recently_used_goes_first_and_unconfirmed_ones_stay() -> None:
     assert cache.bytes <= (ENTRY_BYTES + 2_000) * 8
 
 
+def test_while_all_is_unconfirmed_the_sessions_are_not_walked_for_each_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: many sessions touched by one overlay cost a look each, not a walk over all of them each."""
+    cache, walks = SessionCache(ENTRY_BYTES * 40), 0
+    real = cache._evict
+
+    def counted() -> None:
+        nonlocal walks
+        walks += 1
+        real()
+
+    monkeypatch.setattr(cache, "_evict", counted)
+    entries = [Entry(b"t/%d" % at, 0, None, None, 0) for at in range(200)]  # type: ignore[arg-type]
+    for entry in entries:
+        entry.unconfirmed = 1
+        cache.put(entry)
+    assert (len(cache), walks) == (200, 27)
+    for entry in entries:
+        entry.unconfirmed = 0
+    cache.confirmed()
+    assert cache.bytes <= ENTRY_BYTES * 35
+
+
 def test_sizes_follow_what_was_encoded_and_discarding_gives_the_bytes_back() -> None:
     cache = SessionCache(1_000_000)
     one, two = entry(1), entry(2)

@@ -61,6 +61,8 @@ class SessionCache:
     def __init__(self, bytes_max: int) -> None:
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._bytes_max = bytes_max
+        #: Above this an insertion walks the entries for some to let go.
+        self._walk_above = bytes_max
         self.bytes = 0
         self.hits = 0
         self.misses = 0
@@ -89,7 +91,7 @@ class SessionCache:
         self.bytes += entry.size
         # Before it is in: it is about to be changed, and where everything older is unconfirmed it would be
         # the one to go. Its next event would then be folded on what the disk has, without this one.
-        if self.bytes > self._bytes_max:
+        if self.bytes > self._walk_above:
             self._evict()
         self._entries[entry.key] = entry
 
@@ -116,8 +118,10 @@ class SessionCache:
             self._evict()
 
     def _evict(self) -> None:
-        # Down to 7/8, so that walking the keys is paid once per many insertions. What was used is moved to
-        # the young end; a second round meets nothing that is both used and evictable.
+        # Down to 7/8, so that walking the keys is paid once per many insertions; where too much is
+        # unconfirmed, the next walk is as many insertions away. What was used is moved to the young end; a
+        # second round meets nothing that is both used and evictable.
+        self._walk_above = self._bytes_max
         target = self._bytes_max - self._bytes_max // 8
         for _ in range(2):
             for key in list(self._entries):
@@ -132,3 +136,4 @@ class SessionCache:
                     continue
                 del self._entries[key]
                 self.bytes -= entry.size
+        self._walk_above = max(self._bytes_max, self.bytes + self._bytes_max // 8)
