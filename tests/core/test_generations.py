@@ -352,6 +352,35 @@ def test_g10_a_message_may_end_before_the_last_batch() -> None:
     assert inbox.progress["g"].ended == "stopped"
 
 
+@pytest.mark.parametrize("same", ["seq", "time", "neither"])
+def test_g10_batches_from_before_a_deletion_do_not_count(same: str) -> None:
+    """Goal: the same ruling in whichever order the topics are read: a generation's id is used again after its
+    session was deleted, and the batches have not been read as far as that yet. Seqs begin anew; time alone or
+    the seq alone tells the two apart."""
+    inbox = Inbox().ok(started("g"))
+    write(inbox, "g", "Hello")
+    former = inbox.progress["g"].copy()
+    inbox.ok(event("SessionDeleted"), *([] if same == "seq" else [started("h")]), started("g"))
+    if same == "time":
+        former.started_ms = inbox.session.created_ms
+    again = finished("g", "Hello", 1)
+    current, inbox.progress["g"] = inbox.progress["g"], former
+    assert rejected(inbox.send(again), "batches_missing")
+    inbox.progress["g"] = current
+    write(inbox, "g", "Hello")
+    inbox.ok(again)
+
+
+def test_g10_a_first_begin_that_is_a_later_attempts_says_nothing_of_the_start() -> None:
+    """Goal: retention took the beginning; what the attempt after it wrote counts all the same."""
+    inbox = Inbox().ok(started("g", lease_ms=0))
+    del inbox.progress["g"]
+    inbox.ok(attempted("g", 2, mode="restart"))
+    assert (inbox.progress["g"].started_seq, inbox.progress["g"].attempt) == (0, 2)
+    write(inbox, "g", "new", attempt=2)
+    inbox.ok(finished("g", "new", 1, attempt=2))
+
+
 def test_g10_another_attempts_batches_do_not_count() -> None:
     inbox = Inbox().ok(started("g", lease_ms=0))
     write(inbox, "g", "old")

@@ -221,7 +221,7 @@ def _rule_finished(
         return Duplicate(row.updated_seq) if same else _ended(row)
     wrong = _rule_attempt(row, event.attempt) or _rule_finish(row, event)
     if wrong is None:
-        wrong = _rule_batches(row, event, event.progress)
+        wrong = _rule_batches(session, row, event, event.progress)
     if wrong is not None:
         return wrong
     found = rule_message(session, event.message, settling=True)
@@ -245,11 +245,21 @@ def _rule_finish(row: Generation, event: GenerationFinished) -> Rejected | None:
     return None
 
 
-def _rule_batches(row: Generation, event: GenerationFinished, progress: Progress | None) -> Rejected | None:
-    """G10. A progress that has ended, or is of another attempt, has not seen this attempt's begin yet."""
+def _is_former(session: Session, row: Generation, progress: Progress) -> bool:
+    """Whether the progress is of a generation with the same id from before the session was deleted. Seqs begin
+    anew then, and the new session is no older than its deletion, which came after that generation's start."""
+    return progress.started_ms < session.created_ms or progress.started_seq not in (0, row.started_seq)
+
+
+def _rule_batches(
+    session: Session, row: Generation, event: GenerationFinished, progress: Progress | None
+) -> Rejected | None:
+    """G10. A progress that has ended, or is of another attempt or another generation, has not seen this
+    attempt's begin yet."""
     if (
         progress is None
         or progress.ended
+        or _is_former(session, row, progress)
         or progress.attempt != row.attempt
         or progress.produced < event.last_seq
     ):

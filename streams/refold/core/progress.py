@@ -90,6 +90,7 @@ class Progress:
         "provider_response_id",
         "repeats",
         "started_ms",
+        "started_seq",
         "stopping",
         "text_attempt",
         "usage",
@@ -121,6 +122,8 @@ class Progress:
         self.last_ms = 0
         #: Session time of the first begin.
         self.started_ms = 0
+        #: Its journal seq; 0: unknown, because the first begin that was read is a later attempt's.
+        self.started_seq = 0
         #: Client → (seq, append time of its last ack), least recently heard of first.
         self.acks: dict[str, tuple[int, int]] = {}
         self.provider_response_id: str | None = None
@@ -361,6 +364,7 @@ def _begin(
     if progress is None:
         progress = Progress()
         progress.started_ms = marker.time_ms
+        progress.started_seq = marker.journal_seq if marker.attempt == 1 else 0
         anew = True
     else:
         if marker.attempt <= progress.attempt:
