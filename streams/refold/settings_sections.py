@@ -199,18 +199,6 @@ class WorkerSettings(_Section):
             "Random wait before restoring a partition, scaled by the fraction of it that is missing locally."
         ),
     )
-    seed: int | None = Field(
-        None, description="Seed of the jitter, to repeat a run. Default: from the operating system."
-    )
-    drain_seconds_max: float = Field(
-        20.0,
-        ge=0,
-        le=3_600,
-        description="How long a graceful stop may take before it stops anyway; nothing is lost either way.",
-    )
-    sabotage: str | None = Field(
-        None,
-        description=(
     restores_max: int = Field(
         2,
         ge=1,
@@ -233,6 +221,18 @@ class WorkerSettings(_Section):
             " (`0,4-7,acme/front-desk`). The others follow by unread inbox records."
         ),
     )
+    seed: int | None = Field(
+        None, description="Seed of the jitter, to repeat a run. Default: from the operating system."
+    )
+    drain_seconds_max: float = Field(
+        20.0,
+        ge=0,
+        le=3_600,
+        description="How long a graceful stop may take before it stops anyway; nothing is lost either way.",
+    )
+    sabotage: str | None = Field(
+        None,
+        description=(
             "Break one rule on purpose to show that verification notices (`refold verify chaos --sabotage`)."
             " Refused in prod."
         ),

@@ -106,9 +106,9 @@ class EngineConfig:
             restore_jitter_ms_max=worker.restore_jitter_ms_max,
             seed=worker.seed,
             drain_seconds_max=worker.drain_seconds_max,
-            supervised=SUPERVISED_VARIABLE in os.environ,
-            sabotage=Sabotage.parse(worker.sabotage, environment=settings.environment),
-        )
             restores_max=worker.restores_max,
             restore_bytes_per_s_max=worker.restore_bytes_per_s_max,
             restore_first=worker.restore_first,
+            supervised=SUPERVISED_VARIABLE in os.environ,
+            sabotage=Sabotage.parse(worker.sabotage, environment=settings.environment),
+        )

@@ -78,20 +78,20 @@ class Restorer:
         self._points = points
         self._log = log
         self._now_ms = now_ms
-
-    def path(self, partition: int) -> Path:
         rate = config.restore_bytes_per_s_max
         #: Of all restores of this worker together; whoever else reads for a restore spends from it too.
         self.pace = Pace(rate) if rate else None
+
+    def path(self, partition: int) -> Path:
         return self._config.store_dir / f"p{partition:05d}"
 
-    def missing(self, partition: int) -> float:
-        """Estimate of the part of the state that is not on this disk: 0 … 1. Only for pacing."""
-        marks = self._cluster.marks(partition)
     def unread(self, partitions: Sequence[int]) -> dict[int, int]:
         """Inbox records waiting per partition. Raises Transient- and UnavailableError."""
         return self._cluster.unread(partitions)
 
+    def missing(self, partition: int) -> float:
+        """Estimate of the part of the state that is not on this disk: 0 … 1. Only for pacing."""
+        marks = self._cluster.marks(partition)
         path = self.path(partition)
         if marks.state_end <= marks.state_start:
             return 0.0
@@ -132,6 +132,7 @@ class Restorer:
         store, frontier, why = self._open(partition, committed, marks)
         try:
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
+            reading.pace = self.pace
             records = reading.to_the_marks(stop_at_eof=sabotaged)
             if sabotaged and self._cluster.committed(partition, stable=True) is None:
                 # Where the fault bites: read to the end, and the offset still held by an open transaction.
@@ -139,7 +140,6 @@ class Restorer:
                 committed = self._cluster.stable_offset(partition, cancelled, stall)
             else:
                 self._check(partition, committed, marks, reading)
-            reading.pace = self.pace
             offset = self._start(partition, committed, marks)
             batches = self._start_batches(partition, committed, marks)
             facts = self._facts

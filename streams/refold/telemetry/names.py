@@ -162,6 +162,12 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_partitions": Metric("gauge", "Partitions of this worker by state.", ("state",)),
     "refold_partition_state": Metric("gauge", "1 for the state a partition is in.", ("partition", "state")),
+    "refold_partition_transitions_total": Metric(
+        "counter",
+        "Steps of the partitions' lifecycle. Many from live or restoring to waiting: disks or takeovers fail;"
+        " the log's partition_moved says which and why.",
+        ("before", "state"),
+    ),
     "refold_restores_total": Metric("counter", "Restores finished, by outcome (done, failed).", ("outcome",)),
     "refold_restore_records_total": Metric("counter", "Changelog records read by restores."),
     "refold_restore_seconds": Metric(
@@ -169,12 +175,6 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_takeover_wait_seconds": Metric(
         "histogram", "Waiting for a predecessor's open transaction (rules T, D).", (), RESTORE_BUCKETS_SECONDS
-    "refold_partition_transitions_total": Metric(
-        "counter",
-        "Steps of the partitions' lifecycle. Many from live or restoring to waiting: disks or takeovers fail;"
-        " the log's partition_moved says which and why.",
-        ("before", "state"),
-    ),
     ),
     "refold_store_dead_opens_total": Metric(
         "counter", "Local stores set aside and rebuilt instead of used, by reason.", ("reason",)
