@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from refold.engine import clients
+from refold.engine import clients, group
 from refold.engine.commitmeta import CommitMeta
 from refold.engine.config import EngineConfig
 from refold.engine.kafkaerrors import error_of
@@ -45,7 +45,7 @@ LOOK_PAUSE_MS_MAX: Final = 2_000
 #: looks, and fencing ends it much sooner.
 FOREIGN_MS_MAX: Final = 21_000
 
-#: Between two attempts at fencing while there is no progress.
+#: Between two attempts at fencing, and two looks at the group, while there is no progress.
 FENCE_AGAIN_MS: Final = 5_000
 
 
@@ -164,8 +164,10 @@ class Cluster:
 
         A worker that died after its first journal records were sent and before its state records were shows
         in neither the offset nor the changelogs; readers of the journal would wait for the broker to time its
-        transaction out (15 s measured). `batches` is waited for no longer than a worker's transaction can
-        last: producers write to it too, and theirs are none of ours to end.
+        transaction out (15 s measured). Producers write to `batches` too, and theirs are none of ours to end:
+        where it alone is held, it is waited for no longer than a worker's transaction can last, and a last
+        writer that is a member of the group is not fenced for it (in a cooperative move it is alive, and all
+        of its transactions for the partition have ended).
         """
         topics = self._config.topics
         batches = TopicPartition(topics.batches, partition)
@@ -188,7 +190,10 @@ class Cluster:
             if not held:
                 stall.moved()
                 return
-            stall.waiting(f"a transaction is open on {', '.join(f'{tp.topic}/{partition}' for tp in held)}")
+            stall.waiting(
+                f"a transaction is open on {', '.join(f'{tp.topic}/{partition}' for tp in held)}",
+                foreign=held == [batches],
+            )
             time.sleep(UNSTABLE_POLL_MS / 1000)
 
     def _ends(self, partitions: Sequence[TopicPartition], isolation: IsolationLevel) -> list[int]:
@@ -245,6 +250,20 @@ class Cluster:
         )
         return {tp.partition: future.result().offset for tp, future in answer.items()}
 
+    def at_work(self, transactional_id: str) -> bool:
+        """Whether the worker of this id is a member of the group; True where the group cannot be asked."""
+        topics = self._config.topics
+        try:
+            described = group.describe(self._admin, topics.group, REQUEST_TIMEOUT_S)
+        except KafkaException as raised:
+            error = error_of(raised)
+            self._log.warning("members_unknown", reason=str(raised) if error is None else error.str())
+            return True
+        return described is not None and any(
+            topics.transactional_id(group.instance_of(member)) == transactional_id
+            for member in described.members
+        )
+
     def fence(self, transactional_id: str) -> bool:
         """Rule D: end the dead worker's open transaction. Never our own id. True when it was done."""
         if transactional_id == self._config.transactional_id:
@@ -281,6 +300,7 @@ class Stall:
         self._since: float | None = None
         self._looked_at = 0.0
         self._fenced_at: float | None = None
+        self._asked_at: float | None = None
         self.waited_s = 0.0
 
     def moved(self) -> None:
@@ -288,8 +308,11 @@ class Stall:
             self.waited_s += time.monotonic() - self._since
             self._since = None
 
-    def waiting(self, why: str) -> None:
-        """Call while there is no progress. Raises :class:`UnavailableError` after the limit."""
+    def waiting(self, why: str, *, foreign: bool = False) -> None:
+        """Call while there is no progress. Raises :class:`UnavailableError` after the limit.
+
+        ``foreign``: somebody else than a worker may hold it: the last writer is only fenced if it is gone.
+        """
         now = time.monotonic()
         pause_ms, self._looked_at = (now - self._looked_at) * 1000, now
         if self._since is None or pause_ms > LOOK_PAUSE_MS_MAX:
@@ -306,13 +329,20 @@ class Stall:
                 f" {txid or 'unknown'}. It could not be fenced; find the open transaction with"
                 " `kafka-transactions.sh find-hanging` and abort it, then start again"
             )
-        if (
-            self._fencing
-            and txid is not None
-            and (self._fenced_at is None or (now - self._fenced_at) * 1000 > FENCE_AGAIN_MS)
-        ):
-            self._fenced_at = now
-            self._cluster.fence(txid)
+        if not self._fencing or txid is None or not _due(self._fenced_at, now):
+            return
+        if foreign:
+            if not _due(self._asked_at, now):
+                return
+            self._asked_at = now
+            if self._cluster.at_work(txid):
+                return
+        self._fenced_at = now
+        self._cluster.fence(txid)
+
+
+def _due(last: float | None, now: float) -> bool:
+    return last is None or (now - last) * 1000 > FENCE_AGAIN_MS
 
 
 def ensure_retry(error: Exception) -> bool:
