@@ -228,7 +228,10 @@ class WorkerSettings(_Section):
         20.0,
         ge=0,
         le=3_600,
-        description="How long a graceful stop may take before it stops anyway; nothing is lost either way.",
+        description=(
+            "How long a graceful stop may take; then the worker ends as if killed (exit 75), which loses"
+            " nothing."
+        ),
     )
     sabotage: str | None = Field(
         None,
