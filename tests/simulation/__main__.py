@@ -13,7 +13,8 @@ from refold.engine.sabotage import SABOTAGES
 
 from . import faults
 from .campaign import ALL_FAULTS, SOMETIMES, run_campaign
-from .world import Parameters, Result, World
+from .parameters import Parameters, Result
+from .world import World
 
 #: Lines of the trace shown with a failure.
 TRACE_LINES_SHOWN = 25

@@ -10,7 +10,8 @@ from typing import Final
 from refold.engine.points import COMMIT, REBALANCE, RESTORE
 
 from .faults import ALL
-from .world import Parameters, Result, World
+from .parameters import Parameters, Result
+from .world import World
 
 #: Situations a campaign must have reached (log events of the engine, metrics, and the world's own
 #: observations).

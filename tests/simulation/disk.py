@@ -154,6 +154,14 @@ class Store:
     def generation(self, key: bytes) -> bytes | None:
         return self._database.live.get(rows.GENERATION + key)
 
+    def with_generation(self, key: bytes, generation_key: bytes) -> tuple[bytes | None, bytes | None]:
+        live = self._database.live
+        return live.get(rows.STATE + key), live.get(rows.GENERATION + generation_key)
+
+    def checkpoint(self, path: object) -> bool:
+        """Copies of partitions are not simulated: as if the DB were closed."""
+        return False
+
     def frontier(self) -> rows.Frontier | None:
         found = self._database.live.get(rows.FRONTIER_KEY)
         return None if found is None else rows.Frontier.decode(found)

@@ -9,11 +9,12 @@ from typing import Final
 
 from refold.engine.points import COMMIT, RESTORE
 
+from .parameters import Parameters, Result
 from .seeds import child
 from .transactions import Decision
 from .worker import Worker
 from .workload import Sent, Workload
-from .world import Parameters, Result, Scenario, World
+from .world import Scenario, World
 
 #: The places at which a commit can die; ``in_commit`` before and after the coordinator has decided.
 COMMIT_PLACES: Final = tuple(

@@ -12,7 +12,8 @@ import pytest
 from .__main__ import main
 from .campaign import ALL_FAULTS, SOMETIMES, Campaign, run_campaign
 from .faults import ALL
-from .world import Parameters, World
+from .parameters import Parameters
+from .world import World
 
 SEEDS = 60
 FIRST_SEED = 1

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .world import Parameters, World
+from .parameters import Parameters
+from .world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (11, 12, 13)
 
 PROGRAM = f"""
-from tests.simulation.world import Parameters, World
+from tests.simulation.parameters import Parameters
+from tests.simulation.world import World
 for seed in {SEEDS}:
     print(World(Parameters(seed=seed, plan_name="swarm")).run().digest)
 """

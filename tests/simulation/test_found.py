@@ -16,9 +16,10 @@ from refold.engine.commitmeta import GroupMeta, read_group_meta
 from refold.engine.poll import Poller
 
 from .faults import only
+from .parameters import Parameters, Result
 from .placements import make_inbox
 from .worker import Worker
-from .world import Parameters, Result, World
+from .world import World
 
 #: Restart within the session timeout: the static member comes back before the group has missed it.
 AT_ONCE = (20_000, 60_000)

@@ -1,4 +1,4 @@
-"""Goal: in which order, in what pieces and with which deaths and aborts the two sources are read changes nothing.
+"""Goal: in which order, in what pieces, with which deaths and aborts both sources are read changes nothing.
 
 Method: one inbox partition set and one batches partition set, fed a thousand times. Everything the producers
 write is there from the beginning, with the begins the producers waited for among their batches; the workers

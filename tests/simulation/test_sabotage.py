@@ -15,7 +15,8 @@ from refold.engine.sabotage import SABOTAGES
 
 from .campaign import run_campaign
 from .faults import FaultPlan, only
-from .world import Parameters, World
+from .parameters import Parameters
+from .world import World
 
 #: Stopped owners whose transaction commits during or after the takeover, and partitions that move politely.
 ZOMBIES = replace(only("stop_at_point", "shuffle_per_s", factor=6.0), wake_early=0.7)

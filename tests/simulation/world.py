@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
-
-from confluent_kafka import KafkaError
 
 from refold.engine.lifecycle import State
 from refold.engine.points import COMMIT, REBALANCE, RESTORE
@@ -25,12 +22,12 @@ from .broker import Broker
 from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_end, compare_ruling
 from .consumer import FETCH_RECORDS_MAX
 from .disk import Disk
-from .faults import FaultPlan
 from .generations import GenerationChecker, GenerationWorkload, Tracks
 from .kernel import Kernel, Process
 from .oracle import Ruled, fold_inbox, inbox_records
-from .producer import Trouble
+from .parameters import Parameters, Result
 from .seeds import Seeds, child
+from .trouble import PlannedTrouble
 from .worker import PREFIX, SESSION_TIMEOUT_MS, Worker
 from .workload import Sent, Workload
 
@@ -45,9 +42,6 @@ QUIET_STEPS: Final = 20
 #: How often the timed faults are drawn.
 FAULT_US: Final = 100_000
 
-#: Restart after a death: shorter than the session timeout (static membership holds) or longer (a takeover).
-RESTART_US: Final = (50_000, 2_500_000)
-
 #: A stopped worker whose partitions nobody takes goes on at the latest after this.
 STOPPED_US_MAX: Final = 8_000_000
 
@@ -61,98 +55,12 @@ CACHE_BYTES_MAX: Final = (8_000, 40_000, 1_000_000)
 #: Overlays that close after a few events, after some dozens, never by size.
 OVERLAY_BYTES_MAX: Final = (12_000, 60_000, 1_000_000)
 
-_SEND_CODES: Final = (
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.TRANSACTION_ABORTABLE,
-)
-
 #: What ends a worker by the engine's own decision: documented exits. Any other is a failure.
 EXPECTED_EXITS: Final = (FencedError, UnavailableError)
 
 #: Decides what happens at a point: ``(worker, point, "before" | "after" | "")`` -> ``"kill"``, ``"stop"``,
 #: ``"abort"`` (the next transactional call is refused) or ``None``.
 Scenario = Callable[[Worker, str, str], str | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
-    seed: int
-    ticks: int = 4_000
-    workers: int = 3
-    partitions: int = 4
-    sessions: int = 10
-    events: int = 250
-    #: After a death: from … to ….
-    restart_us: tuple[int, int] = RESTART_US
-    #: Mean of the virtual time between two bursts of the workload.
-    pause_us: int = 30_000
-    plan: FaultPlan = faults.NONE
-    plan_name: str = "none"
-    sabotage: str | None = None
-    outcomes_only: bool = False
-
-    def banner(self) -> str:
-        return (
-            f"seed={self.seed} ticks={self.ticks} workers={self.workers} partitions={self.partitions}"
-            f" sessions={self.sessions} events={self.events} pause_us={self.pause_us}"
-            f" restart_us={self.restart_us[0]}-{self.restart_us[1]} faults={self.plan_name}"
-            f" sabotage={self.sabotage or '-'}"
-        )
-
-    def command(self) -> str:
-        sabotage = f" --sabotage {self.sabotage}" if self.sabotage else ""
-        return (
-            f"python -m tests.simulation --seed {self.seed} --ticks {self.ticks} --workers {self.workers}"
-            f" --partitions {self.partitions} --sessions {self.sessions} --events {self.events}"
-            f" --faults {self.plan_name}{sabotage}"
-        )
-
-
-@dataclass(slots=True)
-class Result:
-    parameters: Parameters
-    digest: str
-    failures: list[str]
-    steps: int
-    virtual_ms: int
-    commits: int
-    events: int
-    faults: Counter[str]
-    happened: Counter[str]
-    compared: Counter[str]
-    #: What was drawn from the seed besides the parameters.
-    drawn: str = ""
-    workers: list[str] = field(default_factory=list)
-    trace: list[str] = field(default_factory=list)
-
-
-class _PlannedTrouble(Trouble):
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def queue_full(self) -> bool:
-        return self._world.strikes("queue_full")
-
-    def delivery_fails(self) -> bool:
-        return self._world.strikes("delivery_failure")
-
-    def abortable(self, call: str) -> int | None:
-        if self._world.abort_next:
-            self._world.abort_next = False
-            return int(KafkaError.TRANSACTION_ABORTABLE)
-        if not self._world.strikes("abortable"):
-            return None
-        if call == "commit":
-            return int(KafkaError.TRANSACTION_ABORTABLE)
-        return int(self._world.seeds.faults.choice(_SEND_CODES))
-
-    def times_out(self, call: str) -> str | None:
-        return (
-            self._world.seeds.faults.choice(("before", "after")) if self._world.strikes("timeout") else None
-        )
 
 
 class World:
@@ -201,7 +109,7 @@ class World:
         self.broker = Broker(
             self.kernel, names, parameters.partitions, self.topics.group, self.seeds.schedule
         )
-        self.trouble = _PlannedTrouble(self)
+        self.trouble = PlannedTrouble(self)
         #: A scenario wants a transaction aborted.
         self.abort_next = False
         self.report = Report(outcomes_only=parameters.outcomes_only)
