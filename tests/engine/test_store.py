@@ -27,6 +27,7 @@ from refold.engine.step import Limits, step
 from refold.engine.store import Batch, Memory, Store, set_aside
 from refold.errors import InvariantViolation, StorageError
 from refold.topology.names import TopicNames
+from refold.wire.batches import generation_key
 from refold.wire.events import decode_event
 from refold.wire.journal import decode_journal
 from refold.wire.snapshot import encode_snapshot
@@ -116,6 +117,45 @@ def test_a_damaged_db_is_explained_and_set_aside(tmp_path: Path) -> None:
     set_aside(path)
     assert not path.exists()
     assert (tmp_path / "p0.aside").exists()
+
+
+def test_a_session_and_its_generation_are_read_as_of_one_commit(store: Store) -> None:
+    """Goal: an answer with a row that has finished and a progress that has not never was the state. Method: a
+    commit comes between the two reads."""
+    full_key = generation_key(KEY, "g1")
+
+    def commit(number: int) -> None:
+        batch = Batch()
+        batch.put_state(KEY, b"row %d" % number)
+        batch.put_generation(full_key, b"record %d" % number)
+        store.write(batch)
+
+    commit(1)
+    real = store._db
+
+    class Slow:
+        """The DB, with a commit after the first look."""
+
+        def iter(self) -> Any:
+            return SlowCursor(real.iter())
+
+    class SlowCursor:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def value(self) -> Any:
+            store._db = real
+            commit(2)
+            return self._inner.value()
+
+    store._db = Slow()  # type: ignore[assignment]
+    assert store.with_generation(KEY, full_key) == (b"row 1", b"record 1")
+    store._db = real
+    assert store.with_generation(KEY, full_key) == (b"row 2", b"record 2")
+    assert store.with_generation(KEY + b"x", full_key + b"x") == (None, None)
 
 
 # --- sessions and seal -----------------------------------------------------------------------------------
@@ -240,6 +280,44 @@ async def test_a_session_that_cannot_be_encoded_is_quarantined_at_the_seal(
     # Rejected with the producers' own bytes.
     assert [out.value for out in part.outputs] == [b"bad", event(2), event(3)]
     assert (part.next_offset, bench.inflight.records) == (4, 3)
+
+
+@pytest.mark.parametrize("bad", ["before", "deleted", "after"])
+async def test_a_quarantine_at_the_seal_stops_at_no_deletion(
+    store: Store, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    """Goal: whichever side of a deletion the session that cannot be encoded is on, and whether or not it was
+    there before, the worker goes on and what it writes is the fold of the journal."""
+    bench = Bench(store)
+    first: list[Any] = []
+    if bad != "before":
+        bench.fold(event(1))
+        assert await bench.begin_commit() == []
+        bench.write()
+        first, bench.inflight = bench.journal(), None
+    real = seal.encode_snapshot
+    tries = 0
+
+    def broken(session: Any) -> bytes:
+        nonlocal tries
+        tries += 1
+        if session.status != "quarantined" and (bad != "deleted" or tries == 1):
+            raise InvariantViolation("too large, or whatever")
+        return real(session)
+
+    monkeypatch.setattr(seal, "encode_snapshot", broken)
+    values = {
+        "before": [event(2), None, event(3), event(4)],
+        "deleted": [event(2), None, event(3), None, event(4)],
+        "after": [event(2), event(3), None, event(4), event(5)],
+    }
+    bench.fold(*values[bad])
+    ((key, _),) = await bench.begin_commit()
+    assert key == KEY
+    assert bench.inflight is not None
+    part = bench.inflight.parts[PARTITION]
+    assert part.touched[KEY].encoded == folded([*first, *bench.journal()])
+    bench.write()
 
 
 async def test_what_cannot_be_encoded_even_in_quarantine_ends_the_worker(

@@ -47,15 +47,18 @@ class Touched:
     """A session changed by this overlay.
 
     ``events``: places of its events in the partition's journal list, since its last deletion in this overlay
-    (``deleted``). ``encoded`` is set by the seal: the framed snapshot, or ``None`` for a tombstone.
+    (``deleted``). ``outputs``: how many outputs are about it, ``settled`` of them from before that deletion.
+    ``encoded`` is set by the seal: the framed snapshot, or ``None`` for a tombstone.
     """
 
-    __slots__ = ("deleted", "encoded", "entry", "events", "seq")
+    __slots__ = ("deleted", "encoded", "entry", "events", "outputs", "seq", "settled")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.events: list[int] = []
         self.deleted = False
+        self.outputs = 0
+        self.settled = 0
         self.encoded: bytes | None = None
         self.seq = 0
 
@@ -192,8 +195,11 @@ def apply(overlay: Overlay, part: PartitionOverlay, record: Record, effects: Eff
             touched.events.append(len(journal))
             journal.append(item)
             overlay.bytes += len(item.value)
+        for out in effects.outputs:
+            touched.outputs += out.session is not None
         if effects.deleted:
             touched.deleted = True
+            touched.settled = touched.outputs
             touched.events.clear()
         elif effects.opaque:
             overlay.opaque += 1

@@ -2,8 +2,10 @@
 responsive.
 
 The fold waits meanwhile (it would only compete for the same core). A session that cannot be encoded is
-quarantined here: what it accepted in this overlay is taken back and parked, nothing else is affected. That is
-exact because the previous overlay is committed and on disk when the next one is sealed.
+quarantined here: what it accepted in this overlay, since its last deletion in it, is taken back and parked;
+nothing else is affected. That is exact because the previous overlay is committed and on disk when the next
+one is sealed. (What came before the deletion stands: it is not in the record that cannot be encoded, and a
+deletion is taken in quarantine too, so that what came after it would open the same session again.)
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from refold.engine import made, recordheaders
 from refold.engine.chunks import Record
 from refold.engine.generations import Generations
 from refold.engine.history import HEADER
-from refold.engine.overlay import Journal, Overlay, PartitionOverlay, Touched, apply, touch
+from refold.engine.overlay import Journal, Output, Overlay, PartitionOverlay, Touched, apply, touch
 from refold.engine.sessions import Sessions
 from refold.engine.step import made_event, step
 from refold.errors import InvariantViolation
@@ -98,20 +100,19 @@ class Sealer:
     ) -> None:
         """Take back what this overlay accepted for the session, quarantine it, park each event again."""
         entry = touched.entry
-        mine = [part.journal[at] for at in self._places(part, key)]
+        mine = [part.journal[at] for at in touched.events]
         if any(item.headers[0][1] in _NOTES for item in mine):
             # Quarantined by the fold already, and what that left cannot be encoded either: not one bad event.
             raise InvariantViolation("a quarantined session cannot be encoded") from error
         records = [_record(part, item) for item in mine]
-        self._take_out(part, key)
-        part.outputs = [out for out in part.outputs if out.session != key]
-        session = entry.session
-        entry.session = self._sessions.committed(key, entry.partition, session.tenant, session.session)
+        self._take_out(part, key, set(touched.events))
+        session = self._sessions.rebuild(entry).session
         del part.touched[key]
         entry.unconfirmed -= 1
-        touch(part, entry)
+        note = touch(part, entry)
+        note.deleted = touched.deleted
+        note.outputs = note.settled = touched.settled
         first = records[0]
-        note = part.touched[key]
         note.events.append(len(part.journal))
         part.journal.append(
             made_event(first, entry, *made.quarantine(first, session.tenant, session.session, None, error))
@@ -123,21 +124,27 @@ class Sealer:
         overlay.records -= len(records)
 
     @staticmethod
-    def _places(part: PartitionOverlay, key: bytes) -> list[int]:
-        return [at for at, item in enumerate(part.journal) if item.key == key]
-
-    @staticmethod
-    def _take_out(part: PartitionOverlay, key: bytes) -> None:
+    def _take_out(part: PartitionOverlay, key: bytes, events: set[int]) -> None:
+        """The events at these places of the journal, and what they had to say to others."""
         moved: dict[int, int] = {}
         kept: list[Journal] = []
         for at, item in enumerate(part.journal):
-            if item.key != key:
+            if at not in events:
                 moved[at] = len(kept)
                 kept.append(item)
         part.journal = kept
         for other, touched in part.touched.items():
             if other != key:
                 touched.events = [moved[at] for at in touched.events]
+        left = part.touched[key].settled
+        outputs: list[Output] = []
+        for out in part.outputs:
+            if out.session == key:
+                if left == 0:
+                    continue
+                left -= 1
+            outputs.append(out)
+        part.outputs = outputs
 
 
 def _record(part: PartitionOverlay, item: Journal) -> Record:

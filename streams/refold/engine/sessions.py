@@ -74,10 +74,6 @@ class Sessions:
         entry.session = fresh
         return entry
 
-    def committed(self, key: bytes, partition: int, tenant: str, session: str) -> Any:
-        """The session as on disk, not in the cache."""
-        return self._read(key, partition, tenant, session).session
-
     def _store(self, partition: int) -> Store:
         return self._assignment.written(partition).store
 

@@ -144,6 +144,17 @@ class Store:
         found: Any = self._db.get(rows.GENERATION + key)
         return None if found is None else bytes(found)
 
+    def with_generation(self, key: bytes, generation_key: bytes) -> tuple[bytes | None, bytes | None]:
+        """A session's row and the record of one of its generations, both as of the same commit."""
+        # An iterator is a snapshot from its making on.
+        cursor = self._db.iter()
+        found: list[bytes | None] = []
+        for full_key in (rows.STATE + key, rows.GENERATION + generation_key):
+            cursor.seek(full_key)
+            here = cursor.valid() and bytes(cursor.key()) == full_key
+            found.append(bytes(cursor.value()) if here else None)
+        return found[0], found[1]
+
     def frontier(self) -> rows.Frontier | None:
         found: Any = self._db.get(rows.FRONTIER_KEY)
         return None if found is None else rows.Frontier.decode(bytes(found))

@@ -129,9 +129,8 @@ class EngineView:
         engine, store = self._engine(), self._store(key)
         if store is None:
             return None
-        record = store.generation(generation_key(key, generation_id))
-        framed = self.snapshot(key)
-        rows_of = () if framed is None else decode_snapshot(framed)["generations"]
+        packed, record = store.with_generation(key, generation_key(key, generation_id))
+        rows_of = () if packed is None else decode_snapshot(rows.snapshot_of(packed))["generations"]
         row = next((row for row in rows_of if row["generation_id"] == generation_id), None)
         if record is None and row is None:
             return None
