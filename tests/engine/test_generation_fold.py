@@ -109,7 +109,8 @@ def test_a_row_that_makes_room_is_forgotten() -> None:
 
 
 def progress_of(one: Generated, *items: Batch) -> Progress:
-    progress, _ = advance(None, Marker(one.generation, "begin", 1), 0, 0)
+    # Not from before the session was made, whenever that is.
+    progress, _ = advance(None, Marker(one.generation, "begin", 1, time_ms=1 << 50), 0, 0)
     for offset, item in enumerate(items, 1):
         progress, _ = advance(progress, item, offset, 0)
     assert progress is not None

@@ -228,3 +228,23 @@ def test_fatal_lines_are_all_shown_and_debug_ones_if_asked_for() -> None:
 
 def test_the_clients_log_through_the_filter() -> None:
     assert any(isinstance(item, KafkaLogFilter) for item in clients.LIBRDKAFKA.filters)
+
+
+@pytest.mark.parametrize("short", ["state", "history", "generations"])
+def test_z_a_copy_is_as_old_as_the_changelog_that_forgets_first(
+    monkeypatch: pytest.MonkeyPatch, short: str
+) -> None:
+    """Goal: one local copy has rows of all three; a tombstone that is gone from any of them is missed."""
+    topics = CONFIG.topics
+    names = [topics.state, topics.history, topics.generations, topics.review]
+    names += [topics.inbox, topics.journal, topics.rejected, topics.batches]
+    config = {
+        name: {"cleanup.policy": "compact", "delete.retention.ms": "9000000" if name.endswith(short) else "x"}
+        for name in names
+    }
+    for name in (topics.state, topics.history, topics.generations):
+        if not name.endswith(short):
+            config[name]["delete.retention.ms"] = "86400000"
+    monkeypatch.setattr(preflight, "_describe", lambda *_: ({n: n for n in names}, dict.fromkeys(names, 4)))
+    monkeypatch.setattr(preflight, "_configs", lambda *_: config)
+    assert preflight.examine(CONFIG, None).topics.delete_retention_ms == 9_000_000  # type: ignore[arg-type]

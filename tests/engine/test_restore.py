@@ -175,6 +175,30 @@ def test_t_batches_start_at_their_committed_offset_or_where_they_begin_now(
     assert restorer._start_batches(0, Committed(60, None, offset), marks) == start
 
 
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        pytest.param({"batches_start": 26, "batches_end": 26}, "info", id="no more than a marker"),
+        pytest.param({"batches_start": 27, "batches_end": 27}, "error", id="records may be gone"),
+        pytest.param({"batches_start": 26, "batches_end": 27}, "error", id="somebody wrote meanwhile"),
+    ],
+)
+def test_t_the_marker_of_the_last_commit_is_no_loss(
+    restorer: Restorer, marks: dict[str, int], said: str
+) -> None:
+    """Goal: after a quiet day `batches` is empty, and all that was not read is the marker of our own last
+    transaction: that is no error in the log of every restart."""
+    levels: list[str] = []
+
+    class Log:
+        def __getattr__(self, level: str) -> Any:
+            return lambda *_, **__: levels.append(level)
+
+    restorer._log = Log()
+    assert restorer._start_batches(0, Committed(60, None, 25), marks_of(**marks)) == marks["batches_start"]
+    assert levels == [said]
+
+
 def test_t_batches_that_end_before_their_committed_offset_refuse_to_start(restorer: Restorer) -> None:
     with pytest.raises(ConfigError, match="recreated or truncated"):
         restorer._start_batches(0, Committed(60, None, 34), MARKS)

@@ -6,8 +6,8 @@ the partition's batches is asked for, the fold of batches goes on as ever until 
 the record is stepped again: what the rule says now stands, for it and for all that was here when the mark
 was asked for, so that a flood of finishes that name batches nobody wrote costs one look and not one each.
 Other partitions are not held: what is held is counted apart from what waits to be folded, and bounded. When
-the wait is longer than a look takes, or the bound is reached, the partition is *parked*: what is held of it is
-dropped, the poller fetches no more of it, and it is read again from the waiting record on when the batches
+the wait is longer than a look takes, or the bound is reached, the partition is *parked*: what is held of it
+is dropped, the poller fetches no more of it, and it is read again from the waiting record on when the batches
 are there.
 
 Nothing is locked meanwhile, so a full overlay, a barrier, an abort and a stop go on as ever; each of the

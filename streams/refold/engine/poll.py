@@ -162,7 +162,7 @@ class Poller:
         )
 
     def park(self, partition: int, epoch: int, fetch_epoch: int) -> None:
-        """Feed nothing of the partition until :meth:`begin`; the others go on. Any thread; returns at once."""
+        """Feed nothing of the partition until :meth:`begin`; others go on. Any thread; returns at once."""
         self._commands.append(lambda: self._park(partition, epoch, fetch_epoch))
 
     def group_metadata(self, newer_than: float) -> Any:

@@ -78,8 +78,10 @@ def examine(config: EngineConfig, admin: AdminClient) -> Facts:
             state_id=ids[topics.state],
             history_id=ids[topics.history],
             generations_id=ids[topics.generations],
-            delete_retention_ms=int(
-                configs[topics.state].get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)
+            # One copy has rows of all three: it is as old as the tombstone that goes first (rule Z).
+            delete_retention_ms=min(
+                int(configs[name].get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT))
+                for name in (topics.state, topics.history, topics.generations)
             ),
         ),
         message_bytes_max=max(map(limit, counts)),

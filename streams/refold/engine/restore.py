@@ -282,7 +282,9 @@ class Restorer:
                 " deployment's topics. Starting would apply every inbox record again. Set the offset on"
                 " purpose with"
                 f" `kafka-consumer-groups.sh --group {topics.group} --topic {topics.inbox}:{partition}"
-                " --reset-offsets --to-offset N --execute` (records before N are never read again)"
+                " --reset-offsets --to-offset N --execute` (records before N are never read again)."
+                f" {topics.batches} is then read from where it begins: what was folded already is counted as"
+                " repeated, generations under way go on"
             )
         behind = meta is not None and (
             reading.state_next < meta.state_next
@@ -299,7 +301,10 @@ class Restorer:
                 " truncated. Starting would forget sessions. Restore the topic from a backup, or fold"
                 " everything again: delete the group's offsets with `kafka-consumer-groups.sh"
                 " --delete-offsets"
-                f" --group {topics.group} --topic {topics.inbox}` while the inbox still holds everything"
+                f" --group {topics.group} --topic {topics.inbox}`, and `--topic {topics.batches}`, while the"
+                f" inbox still holds everything. {topics.batches} holds one day: the messages of generations"
+                " that finished earlier are then refused (batches_missing) and kept in the rejected topic, so"
+                " the backup is the better way where there are any"
             )
 
     def _start(self, partition: int, committed: Committed, marks: Marks) -> int:
@@ -324,7 +329,7 @@ class Restorer:
 
     def _start_batches(self, partition: int, committed: Committed, marks: Marks) -> int:
         """Batches are a buffer: what retention took is gone for followers as well, and nothing else hangs on
-        it."""
+        it. Where all is gone but one offset was not read, that was the marker of our last transaction."""
         topics = self._config.topics
         if committed.batches < 0:
             return marks.batches_start
@@ -337,7 +342,9 @@ class Restorer:
                 " --execute`"
             )
         if committed.batches < marks.batches_start:
-            self._log.error(
+            unread = marks.batches_start < marks.batches_end or marks.batches_start - committed.batches > 1
+            say = self._log.error if unread else self._log.info
+            say(
                 "batches_expired",
                 partition=partition,
                 committed=committed.batches,

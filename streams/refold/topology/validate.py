@@ -93,7 +93,12 @@ def _cleanup(topology: Topology) -> Iterator[Problem]:
 
 
 def _retention(topology: Topology) -> Iterator[Problem]:
-    """V4: the inbox outlives the promised outage; rejected records outlive the inbox's."""
+    """V4: the inbox outlives the promised outage; rejected records outlive the inbox's.
+
+    No bound ties the sources to the group's ``offsets.retention``: offsets of inbox and batches are committed
+    together and expire together. Without the inbox's a worker refuses to start (rule T); where only those of
+    batches are gone it reads them from their beginning, and what was folded already is a repeat (G2, G3).
+    """
     inbox, rejected = topology.topic("inbox"), topology.topic("rejected")
     kept = inbox.number("retention.ms")
     if inbox.promises is not None and kept is not None and kept != -1:
