@@ -246,8 +246,8 @@ def _rule_finish(row: Generation, event: GenerationFinished) -> Rejected | None:
 
 
 def _is_former(session: Session, row: Generation, progress: Progress) -> bool:
-    """Whether the progress is of a generation with the same id from before the session was deleted. Seqs begin
-    anew then, and the new session is no older than its deletion, which came after that generation's start."""
+    """Whether the progress is of a generation with the same id from before the session was deleted. Seqs
+    begin anew then, and the new session is no older than its deletion, which came after that start."""
     return progress.started_ms < session.created_ms or progress.started_seq not in (0, row.started_seq)
 
 
