@@ -62,6 +62,13 @@ SUITES: tuple[Suite, ...] = (
     Suite("wire", 90, ("wire/*", "schemas/*"), "schemas, framing, golden bytes, registry", pure=True),
     Suite("formats", 150, ("formats/*",), "importers, exporters, streams, recorded sets", pure=True),
     Suite("simulation", 300, ("simulation/*",), "the simulator, batchings, interleavings", pure=True),
+    Suite(
+        "checkpoints",
+        90,
+        ("engine/test_checkpoint_[rs]*", "cli/test_checkpoint*"),
+        "copies of a RocksDB, local and on S3; their publisher killed",
+        pure=True,
+    ),
     Suite("packaging", 90, ("packaging/*",), "the wheel in an empty environment", pure=True),
     Suite("readme", 60, ("readme/*", "docs/*"), "the programs of README and guides as printed"),
     Suite("broker", 130, ("broker/*",), "the embedded broker: start, kill, offline, refusals"),
