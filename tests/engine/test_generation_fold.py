@@ -161,6 +161,41 @@ async def test_what_a_quarantine_takes_back_is_not_said(
     assert [out.topic for out in outputs] == [TOPICS.rejected]
 
 
+async def test_what_was_said_before_a_deletion_stands_whatever_becomes_of_the_session_after_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the begin of a generation that a deletion ended, and its end, belong to events that stay in the
+    journal when the session made anew in the same overlay is quarantined; the new begin does not."""
+    bench = Bench(store)
+    real = seal.encode_snapshot
+
+    def broken(session: Any) -> bytes:
+        if session.status == "open":
+            raise InvariantViolation("too large, or whatever")
+        return real(session)
+
+    monkeypatch.setattr(seal, "encode_snapshot", broken)
+    bench.fold(encode_envelope(started("s1", 1, "g1")), None, encode_envelope(started("s1", 2, "g2")))
+    ((key, _),) = await bench.begin_commit()
+    assert key == KEY
+    assert bench.inflight is not None
+    part = bench.inflight.parts[PARTITION]
+    markers = [decode_item(out.value) for out in part.outputs if out.topic == TOPICS.batches]
+    assert [(m.generation, m.kind) for m in markers if isinstance(m, Marker)] == [
+        ("g1", "begin"),
+        ("g1", "end"),
+        ("g1", "forget"),
+    ]
+    assert [out.topic for out in part.outputs if out.topic != TOPICS.batches] == [TOPICS.rejected]
+    assert [entry.env.type for entry in bench.journal()] == [
+        "GenerationStarted",
+        "SessionDeleted",
+        "SessionQuarantined",
+        "SessionEventParked",
+    ]
+    assert (part.touched[KEY].deleted, part.touched[KEY].seq) == (True, 2)
+
+
 # --- the fold of batches -----------------------------------------------------------------------------------
 
 
