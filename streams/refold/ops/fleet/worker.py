@@ -122,10 +122,18 @@ class WorkerProcess:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    def stop(self, seconds: float = 25.0) -> None:
-        """SIGTERM, wait, then SIGKILL."""
+    def tell_to_stop(self) -> None:
+        """SIGTERM, once: a second one would end it without draining."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
+
+    def stop(self, seconds: float = 25.0) -> None:
+        """SIGTERM, wait, then SIGKILL."""
+        self.tell_to_stop()
+        self.wait_stopped(seconds)
+
+    def wait_stopped(self, seconds: float = 25.0) -> None:
+        """Wait after :meth:`tell_to_stop`, then SIGKILL."""
         if self.alive and self.wait_end(seconds) is None:
             self.kill()
         self._stand_down()
@@ -181,10 +189,9 @@ class Fleet:
     def stop(self) -> None:
         """Stop all at once, then wait for each."""
         for worker in self.workers:
-            worker.signal(signal.SIGCONT)
-            worker.signal(signal.SIGTERM)
+            worker.tell_to_stop()
         for worker in self.workers:
-            worker.stop()
+            worker.wait_stopped()
 
     def kill(self) -> None:
         for worker in self.workers:
