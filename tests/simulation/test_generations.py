@@ -17,9 +17,11 @@ from refold.wire.batches import decode_progress, encode_progress
 
 from .generations import NEVER, Generation, Writer
 from .kernel import Kernel
+from .parameters import Parameters
 from .placements import PLACES, Placement, feed
 from .seeds import child
-from .workload import Sent
+from .workload import TENANT, Sent
+from .world import World
 
 FEEDINGS = 1_000
 SHAPES = ((1, 1), (2, 2))
@@ -144,3 +146,42 @@ def test_two_sources_in_a_thousand_interleavings_batchings_and_crash_placements(
     assert len(interleavings) >= FEEDINGS // 2
     # The inbox was ahead of its batches often, or the rule was not tested.
     assert waited >= FEEDINGS // 3
+
+
+def test_a_producers_open_transaction_costs_its_own_partition_time_and_no_other() -> None:
+    """Goal: a GenerationFinished whose batches lie behind an open transaction waits while that is open, its
+    partition is parked and read again; the other partition goes on, and the end is what the oracle says.
+
+    Method: two generations on two partitions, the same of each; the transaction lasts three seconds."""
+    world = World(Parameters(seed=5, ticks=4_000, workers=1, partitions=2, events=0), inbox=[])
+    broker, topics, kernel = world.broker, world.topics, world.kernel
+    writer = Writer(child(5, "held"), 2)
+    names = [f"s{number}" for number in range(16)]
+    found = {writer.slots.partition(f"{TENANT}/{name}".encode()): name for name in names}
+    started_ms = 0
+
+    def append(topic: str, record: Sent) -> None:
+        broker.append(topic, record.partition, record.key, record.value, record.headers)
+
+    def write() -> None:
+        nonlocal started_ms
+        started_ms = kernel.now_ms
+        hung = broker.hang(topics.batches, 0, b"hung")
+        kernel.after(3_000_000, lambda: broker.end_hung(topics.batches, 0, hung))
+        for name in found.values():
+            one = Generation(name, "n")
+            append(topics.inbox, writer.started(one))
+            begin = Marker("n", "begin", 1, message_id="m-n", generator="sim", time_ms=started_ms)
+            append(topics.batches, writer.put(one, begin))
+            for _ in range(3):
+                append(topics.batches, writer.put(one, one.batch(b"token")))
+            append(topics.inbox, writer.finished(one))
+
+    kernel.after(1_000_000, write)
+    result = world.run()
+    assert result.failures == []
+    assert started_ms
+    assert (result.happened["inbox_parked"], result.happened["inbox_resumed"]) == (1, 1)
+    ends = [max(entry.time_ms for entry in broker.log(topics.journal, p).committed()) for p in range(2)]
+    assert ends[0] >= started_ms + 3_000
+    assert ends[1] < started_ms + 1_000
