@@ -10,6 +10,7 @@ from refold.core.progress import Ack, Batch, Delta, Item, Marker, Progress, Toke
 from refold.core.reviews import ReviewItem
 from refold.errors import InvalidRecord, UsageError
 from refold.wire.batches import (
+    BatchWriter,
     decode_item,
     decode_progress,
     encode_item,
@@ -65,6 +66,37 @@ def test_every_item_survives_its_bytes(item: Item) -> None:
     assert type(again) is type(item)
     assert fields(again) == fields(item)
     assert encode_item(again) == encode_item(item)
+
+
+PLAIN_DELTAS = st.builds(
+    Delta,
+    st.sampled_from(["text", "reasoning", "refusal", "tool_call", "other"]),
+    INTS,
+    st.binary(max_size=300),
+    st.none(),
+    st.none(),
+)
+PLAIN = st.builds(
+    Batch, TEXTS, INTS, LONGS, st.lists(PLAIN_DELTAS, min_size=1, max_size=3).map(tuple), sent_ms=LONGS
+)
+
+
+@given(PLAIN | BATCHES)
+def test_a_batch_written_by_hand_is_the_compiled_writers_byte_for_byte(batch: Batch) -> None:
+    """Goal: the recorder's short way is no second format; it knows how the newest schema ends."""
+    writer = BatchWriter(batch.generation, batch.attempt)
+    assert writer._head
+    written = writer.encode(
+        batch.seq,
+        batch.deltas,
+        batch.finish,
+        batch.usage,
+        batch.usage_mode,
+        batch.provider_response_id,
+        batch.sent_ms,
+        batch.extra,
+    )
+    assert written == encode_item(batch)
 
 
 def test_d14_half_a_character_survives() -> None:

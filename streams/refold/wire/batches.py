@@ -12,6 +12,7 @@ from typing import Any, Final
 from refold.core.progress import Ack, Batch, Delta, Item, Marker, Progress, TokenUsage
 from refold.errors import InvalidRecord
 from refold.wire.codec import decode, encode
+from refold.wire.varint import zlong
 
 BATCH: Final = "refold.GenerationBatch"
 ACK: Final = "refold.GenerationAck"
@@ -94,6 +95,78 @@ def encode_item(item: Item) -> bytes:
     return encode(
         ACK if isinstance(item, Ack) else MARKER, {name: getattr(item, name) for name in item.__slots__}
     )
+
+
+class BatchWriter:
+    """Batches of one attempt, the ordinary ones by hand: what a recorder spends most of its time on.
+
+    Ordinary is a batch of plain deltas, without finish reason, usage or anything else. The bytes are those of
+    :func:`encode_item`, which also writes whatever is not ordinary, and everything should the newest schema
+    end differently from what is known here.
+    """
+
+    __slots__ = ("_attempt", "_generation", "_head")
+
+    def __init__(self, generation: str, attempt: int) -> None:
+        self._generation = generation
+        self._attempt = attempt
+        empty = encode_item(Batch(generation, attempt, 0))
+        known = empty.endswith(b"\0\0" + _BEFORE_SENT + b"\0\0")
+        #: Frame, generation and attempt; empty when nothing is to be written by hand.
+        self._head = empty[: -len(_BEFORE_SENT) - 4] if known else b""
+
+    def encode(
+        self,
+        seq: int,
+        deltas: tuple[Delta, ...],
+        finish: str | None,
+        usage: TokenUsage | None,
+        usage_mode: str,
+        provider_response_id: str | None,
+        sent_ms: int,
+        extra: bytes | None,
+    ) -> bytes:
+        """As ``encode_item(Batch(generation, attempt, ...))``."""
+        if (
+            self._head
+            and deltas
+            and finish is None
+            and usage is None
+            and provider_response_id is None
+            and extra is None
+            and usage_mode == "total"
+        ):
+            pieces = [self._head, zlong(seq), zlong(len(deltas))]
+            for kind, part, data, call_id, name in deltas:
+                start = _KINDS.get(kind)
+                if start is None or call_id is not None or name is not None:
+                    break
+                pieces += (start, zlong(part), zlong(len(data)), data, b"\0\0")
+            else:
+                pieces += (b"\0", _BEFORE_SENT, zlong(sent_ms), b"\0")
+                return b"".join(pieces)
+        return encode_item(
+            Batch(
+                self._generation,
+                self._attempt,
+                seq,
+                deltas,
+                finish,
+                usage,
+                usage_mode,
+                provider_response_id,
+                sent_ms,
+                extra,
+            )
+        )
+
+
+#: No finish, no usage, usage_mode "total", no provider_response_id.
+_BEFORE_SENT: Final = b"\0\0" + zlong(5) + b"total" + b"\0"
+
+_KINDS: Final = {
+    kind: zlong(len(kind)) + kind.encode() for kind in ("text", "reasoning", "refusal", "tool_call", "other")
+}
 
 
 # --- the generation's own record -------------------------------------------------------------------------

@@ -95,7 +95,8 @@ BATCH_TUNING: Final[dict[str, Any]] = {
 
 
 class Courier(Strokes):
-    """Strokes, and the producer they serve. It is opened by the first batch, as the client's other one."""
+    """Strokes, and the producer they serve. It is opened by the first generation: who only
+    reads gets none."""
 
     def __init__(self, config: dict[str, Any], delivery_timeout_ms: int, topic: str) -> None:
         super().__init__()
@@ -112,12 +113,8 @@ class Courier(Strokes):
 
         Raises when the record cannot be handed to Kafka: certainly not written, ``tell`` is not called.
         """
-        if self._closed:
-            raise UsageError("the client is closed: nothing can be sent through it any more; not written")
-        if self._producer is None:
-            self._producer = Producer(self._config)
         try:
-            self._producer.produce(
+            self._opened().produce(
                 self._topic,
                 value=value,
                 key=key,
@@ -132,6 +129,18 @@ class Courier(Strokes):
         if self._timer is None:
             self._last = self._loop.time()
             self._arm()
+
+    def open(self) -> None:
+        """Connect, before the first batch is there: an idempotent producer's id takes a tenth of a second."""
+        if not self._closed:
+            self._opened()
+
+    def _opened(self) -> Producer:
+        if self._closed:
+            raise UsageError("the client is closed: nothing can be sent through it any more; not written")
+        if self._producer is None:
+            self._producer = Producer(self._config)
+        return self._producer
 
     async def close(self, timeout_s: float) -> None:
         """Wait for what is on the way; what is not acknowledged by then is told that nobody knows."""

@@ -16,8 +16,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from refold.client.generations.batcher import Content
 from refold.client.generations.composing import compose, name_calls
@@ -36,7 +35,7 @@ from refold.client.generations.registry import Provider
 from refold.core.progress import NO_USAGE, Batch, Delta, next_chain
 from refold.errors import RefoldError, TransientError, UnavailableError, UsageError
 from refold.formats.streams import StreamParser, parser_for
-from refold.wire.batches import encode_item
+from refold.wire.batches import BatchWriter, encode_item
 
 Tell = Callable[[Any], None]
 Start = Callable[[bytes, Tell], None]
@@ -44,8 +43,7 @@ Start = Callable[[bytes, Tell], None]
 knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A piece of the answer. ``seq``: of its batch. ``kind``: text, reasoning, refusal, tool_call or
     other."""
 
@@ -94,6 +92,7 @@ class Recording:
         self._prefix = prefix
         self._sha = hashlib.sha256(prefix.text_bytes)
         self._bytes = sum(len(delta.data) for delta in prefix.deltas)
+        self._writer = BatchWriter(generation, attempt)
         self.start = start
         #: Calls back once, when it is time to send: together with the client's other generations.
         self.soon = (strokes or Strokes()).soon
@@ -206,19 +205,15 @@ class Recording:
     def encode(self, content: Content, response_id: str | None, extra: bytes | None = None) -> bytes:
         """The record of the next batch."""
         self._sent_at = self._loop.time()
-        return encode_item(
-            Batch(
-                self.generation,
-                self.attempt,
-                self.produced + 1,
-                tuple(content.deltas),
-                content.finish,
-                content.usage,
-                content.usage_mode,
-                response_id if response_id != self.provider_response_id else None,
-                _now_ms(),
-                extra,
-            )
+        return self._writer.encode(
+            self.produced + 1,
+            tuple(content.deltas),
+            content.finish,
+            content.usage,
+            content.usage_mode,
+            response_id if response_id != self.provider_response_id else None,
+            _now_ms(),
+            extra,
         )
 
     def account(self, content: Content, response_id: str | None) -> int:

@@ -89,6 +89,7 @@ class Generations:
 
     async def _start(self, session: Session, terms: Terms) -> Generation:
         generation = Generation(self, session, terms)
+        self.courier.open()
         ear = await self.ears.listen(session.key, terms.generation_id, session.partition)
         granted = False
         try:

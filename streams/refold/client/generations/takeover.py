@@ -156,6 +156,7 @@ async def _attempt(
     )
     mode = "continue" if goes_on else "restart"
     key, partition = session.key, session.partition
+    service.courier.open()
     ear = await service.ears.listen(key, terms.generation_id, partition)
     task: asyncio.Task[None] | None = None
     try:
