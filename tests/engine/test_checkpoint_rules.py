@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.checkpoint_world import NOW, PREFIX, frontier
+from engine.checkpoint_world import KEYS, NOW, PREFIX, frontier
 from refold.engine.checkpoints import manifest as manifests
 from refold.engine.checkpoints.manifest import DIGEST_DIGITS, Entry, Manifest, NewerFormat, decode
 from refold.engine.checkpoints.retention import (
@@ -24,7 +24,7 @@ from refold.engine.checkpoints.retention import (
     reusable,
 )
 from refold.engine.checkpoints.schedule import FIRST_PART_MIN, RETRY_S, Schedule
-from refold.engine.checkpoints.source import AHEAD_RECORDS_MIN, worth
+from refold.engine.checkpoints.source import ahead
 from refold.errors import StorageError
 
 FILES = (Entry("CURRENT", "a" * 64, 16), Entry("000007.sst", "b" * 64, 4_096))
@@ -194,15 +194,10 @@ def test_an_uploader_reuses_only_what_no_pruner_can_take_meanwhile() -> None:
 # --- choice ----------------------------------------------------------------------------------------------
 
 
-def test_a_local_copy_is_replaced_only_by_one_far_ahead_a_missing_one_by_any() -> None:
-    missing = frontier(0, inbox_next=-1)
-    assert worth(frontier(1), missing)
-    assert not worth(frontier(0), missing)
-    local = frontier(100)
-    assert not worth(local, local)
-    assert not worth(frontier(100, state_next=local.state_next + AHEAD_RECORDS_MIN - 1), local)
-    assert worth(frontier(100, state_next=local.state_next + AHEAD_RECORDS_MIN), local)
-    assert not worth(frontier(1), local)
+def test_how_far_ahead_counts_all_three_changelogs() -> None:
+    assert ahead(frontier(100), frontier(100)) == 0
+    assert ahead(frontier(5), frontier(2)) == 3 * (KEYS + 2)
+    assert ahead(frontier(2), frontier(5)) == -3 * (KEYS + 2)
 
 
 # --- schedule --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.checkpoint_world import PARTITION, PREFIX, Told, World, frontier, seqs
+from engine.checkpoint_world import PARTITION, PREFIX, Told, World, frontier, seqs, write
 from refold.engine import rows
 from refold.engine.checkpoints.fetch import fetch
 from refold.engine.checkpoints.publish import Hashes, prune
 from refold.engine.checkpoints.remote import Remote
 from refold.engine.checkpoints.retention import PRUNE_AGE_MS
-from refold.engine.checkpoints.source import CheckpointSource
+from refold.engine.checkpoints.service import clear
+from refold.engine.checkpoints.source import AHEAD_RECORDS_MIN, CheckpointSource
 from refold.engine.points import CHECKPOINT
 from refold.engine.rows import Frontier
 from refold.engine.store import Memory, Store, stored_frontier
@@ -48,6 +50,7 @@ def restored(world: World, local: Frontier | None = None) -> tuple[Frontier, Tol
     told = Told()
     source = CheckpointSource(world.remote, world.memory, metrics=told, log=told)
     path = world.directory / "other" / f"p{PARTITION:05d}"
+    shutil.rmtree(path, ignore_errors=True)
     store = Store(path, world.memory)
     opened, at = source.better(
         PARTITION, store, local or frontier(0, inbox_next=-1), lambda _: None, lambda: False
@@ -154,12 +157,52 @@ def test_a_lost_disk_is_restored_from_the_newest(world: World) -> None:
     assert told.reasons() == []
 
 
-def test_a_local_copy_that_is_not_far_behind_is_kept(world: World) -> None:
+@pytest.mark.parametrize("inbox_next", [1, -1])
+def test_a_local_copy_is_replaced_only_by_one_that_is_far_ahead(world: World, inbox_next: int) -> None:
+    """Goal: also of a restore that was cut short (no inbox offset yet, but sessions) what is here counts.
+    Method: a local DB with content, a checkpoint just below and just at the limit."""
+    local = frontier(1, inbox_next=inbox_next)
+    at = frontier(5)
+    others = at.history_next + at.generations_next - local.history_next - local.generations_next
+    limit = local.state_next + AHEAD_RECORDS_MIN - others
+    for ahead, used in ((limit - 1, False), (limit, True)):
+        told = Told()
+        source = CheckpointSource(world.remote, world.memory, metrics=told, log=told)
+        write(world.store, 5, state_next=ahead)
+        world.publish()
+        store = Store(world.directory / "other" / "p", world.memory)
+        write(store, 1, inbox_next=inbox_next)
+        store, at = source.better(PARTITION, store, local, lambda _: None, lambda: False)
+        assert seqs(store) == ({5} if used else {1})
+        assert store.frontier() == at
+        store.close()
+        assert told.counts == {("refold_checkpoint_restores_total", "used" if used else "none"): 1}
+
+
+def test_a_download_that_takes_too_long_is_given_up_for_the_changelogs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.go_on(5)
     world.publish()
-    at, told = restored(world, frontier(1))
-    assert at == frontier(1)
-    assert told.counts == {("refold_checkpoint_restores_total", "none"): 1}
+    monkeypatch.setattr("refold.engine.checkpoints.source.FETCH_SECONDS_MAX", -1.0)
+    at, told = restored(world)
+    assert at.inbox_next == -1
+    assert told.counts == {("refold_checkpoint_restores_total", "unreachable"): 1}
+    assert "took longer" in told.events[-1][1]["error"]
+
+
+def test_what_a_killed_process_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
+    for name in (
+        "p00001",
+        "p00001.aside",
+        "p00001.fetched",
+        "p00002.checkpoint",
+        "p00002.checkpoint.scratch",
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    clear(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p00001", "p00001.aside"]
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "longer", "missing"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from refold.engine.checkpoints.remote import Remote
-from refold.engine.checkpoints.service import Checkpoints, LoopMetrics
+from refold.engine.checkpoints.service import Checkpoints, LoopMetrics, clear
 from refold.engine.checkpoints.source import CheckpointSource
 from refold.engine.config import EngineConfig
 from refold.engine.metrics import Metrics
@@ -35,7 +35,8 @@ def assemble(
     log: Any,
     now_ms: Callable[[], int],
 ) -> Parts:
-    """On the event loop."""
+    """On the event loop, before anything is restored. Deletes what a killed process left half done."""
+    clear(config.store_dir)
     if remote is None:
         return Parts(memory)
     told = LoopMetrics(metrics, asyncio.get_running_loop())

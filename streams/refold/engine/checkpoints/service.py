@@ -22,6 +22,7 @@ from refold.engine.assignment import Assignment, Partition
 from refold.engine.checkpoints.publish import Hashes, Published, Upload
 from refold.engine.checkpoints.remote import Remote
 from refold.engine.checkpoints.schedule import Schedule
+from refold.engine.checkpoints.source import FETCHED
 from refold.engine.config import EngineConfig
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
@@ -105,8 +106,6 @@ class Checkpoints:
     async def run(self, host: Host) -> None:
         """Until cancelled."""
         self._host = host
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, self._clear)
         while True:
             await asyncio.sleep(LOOK_S)
             self._look(time.monotonic())
@@ -224,11 +223,12 @@ class Checkpoints:
     def _directory(self, number: int) -> Path:
         return self._config.store_dir / f"p{number:05d}{_SUFFIX}"
 
-    def _clear(self) -> None:
-        """Upload thread, before the first checkpoint: what a killed process left."""
-        for pattern in (f"p*{_SUFFIX}", f"p*{_SUFFIX}.scratch"):
-            for path in self._config.store_dir.glob(pattern):
-                shutil.rmtree(path, ignore_errors=True)
+
+def clear(store_dir: Path) -> None:
+    """What a killed process left of copies and downloads. Before anything is restored or copied; blocks."""
+    for pattern in (f"p*{_SUFFIX}", f"p*{_SUFFIX}.scratch", f"p*{FETCHED}"):
+        for path in store_dir.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _records(owner: Partition) -> int:

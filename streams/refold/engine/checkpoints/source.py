@@ -32,6 +32,13 @@ from refold.errors import NotFound, RefoldError, StorageError, UnavailableError
 #: object store.
 AHEAD_RECORDS_MIN: Final = 50_000
 
+#: End of the name of a download's directory, until it is whole.
+FETCHED: Final = ".fetched"
+
+#: A download that lasts longer is given up. A third of the margin of rule Z: what was judged young enough at
+#: its beginning still is when the tail is read.
+FETCH_SECONDS_MAX: Final = 1_200.0
+
 #: Manifests looked at per restore. Retention keeps 3 by default, 100 at most is a setting.
 MANIFESTS_MAX: Final = 20
 
@@ -60,7 +67,8 @@ class CheckpointSource:
         open.
         """
         try:
-            found = self._found(partition, store.path, local, distrust, cancelled)
+            ahead_min = AHEAD_RECORDS_MIN if local.inbox_next >= 0 or not store.empty() else 1
+            found = self._found(partition, store.path, local, ahead_min, distrust, cancelled)
         except (UnavailableError, NotFound) as error:
             self._metrics.count("refold_checkpoint_restores_total", outcome="unreachable")
             self._log.warning("checkpoints_unreachable", partition=partition, error=str(error))
@@ -94,6 +102,7 @@ class CheckpointSource:
         partition: int,
         path: Path,
         local: Frontier,
+        ahead_min: int,
         distrust: Callable[[Frontier], str | None],
         cancelled: Callable[[], bool],
     ) -> Manifest | None:
@@ -105,7 +114,7 @@ class CheckpointSource:
             except (StorageError, NotFound) as error:
                 self._skip(partition, checkpoint, "manifest", error)
                 continue
-            if not worth(manifest.frontier, local):
+            if ahead(manifest.frontier, local) < ahead_min:
                 continue
             why = "schemas" if unknown_schema(manifest, known) else distrust(manifest.frontier)
             if why is not None:
@@ -120,7 +129,8 @@ class CheckpointSource:
     ) -> bool:
         started, to = time.monotonic(), _aside(path)
         try:
-            fetch(self._remote, manifest, to, stopped=cancelled)
+            until = started + FETCH_SECONDS_MAX
+            fetch(self._remote, manifest, to, stopped=lambda: cancelled() or time.monotonic() > until)
             if stored_frontier(to, self._memory) != manifest.frontier:
                 shutil.rmtree(to, ignore_errors=True)
                 raise StorageError(f"the DB of checkpoint {checkpoint} is not at the place its manifest says")
@@ -131,7 +141,12 @@ class CheckpointSource:
             self._skip(manifest.partition, checkpoint, "damaged", error)
             return False
         except InterruptedError:
-            raise
+            if cancelled():
+                raise
+            raise UnavailableError(
+                f"the download of checkpoint {checkpoint} took longer than {FETCH_SECONDS_MAX:.0f} s: the"
+                " changelogs are read instead"
+            ) from None
         except OSError as error:
             self._skip(manifest.partition, checkpoint, "disk", StorageError(f"{to}: {error.strerror}"))
             return False
@@ -157,16 +172,14 @@ class CheckpointSource:
         )
 
 
-def worth(remote: Frontier, local: Frontier) -> bool:
-    """Whether the checkpoint is so far ahead of the local copy that a download beats reading on."""
-    ahead = (
+def ahead(remote: Frontier, local: Frontier) -> int:
+    """How many changelog records the checkpoint is ahead of the local copy."""
+    return (
         (remote.state_next - local.state_next)
         + (remote.history_next - local.history_next)
         + (remote.generations_next - local.generations_next)
     )
-    # Nothing here: anything is better, short of a checkpoint of nothing.
-    return ahead >= (AHEAD_RECORDS_MIN if local.inbox_next >= 0 else 1)
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.fetched")
+    return path.with_name(path.name + FETCHED)
