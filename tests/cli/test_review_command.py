@@ -155,7 +155,15 @@ def test_show_tells_the_key_the_history_and_how_to_rule(rf: sync.Refold, review:
     ],
 )
 def test_a_ruling_is_in_the_journal_with_who_and_why(
-    rf: sync.Refold, review: Review, kind: str, options: tuple[str, ...], state: str, event: str
+    rf: sync.Refold,
+    review: Review,
+    kafka: Kafka,
+    prefix: str,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    options: tuple[str, ...],
+    state: str,
+    event: str,
 ) -> None:
     """Goal: the event, the operator as its actor, the reason; the item leaves the list; not twice."""
     session = made(rf, kind)
@@ -170,6 +178,13 @@ def test_a_ruling_is_in_the_journal_with_who_and_why(
     assert (last.seq, last.type) == (found["seq"], event)
     assert (last.envelope.actor.kind, last.envelope.actor.id) == ("user", "ada")
     assert "asked the bank" in json.dumps(last.payload, default=str)
+    assert (
+        run(["session", "events", session, "--payload", "--bootstrap", kafka.bootstrap, "--prefix", prefix])
+        == 0
+    )
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert "by user ada" in printed
+    assert "asked the bank" in printed
     _, found, _ = review("list", "--session", session, "--json")
     assert found == {"total": 0, "by_kind": {}, "items": []}
     code, _, text = review("resolve", session, "pay-1", *options, "--by", "bob")

@@ -47,7 +47,7 @@ class Server:
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self._directory = directory
-        self._environment = environment
+        self.environment = environment
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port = found.getsockname()[1]
@@ -59,7 +59,7 @@ class Server:
         command = [sys.executable, "-m", "uvicorn", "chat:app", "--port", str(self.port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._directory, env=self._environment, stdout=log, stderr=log
+                command, cwd=self._directory, env=self.environment, stdout=log, stderr=log
             )
 
     async def started(self) -> None:
@@ -195,6 +195,9 @@ async def test_two_browsers_a_killed_server_and_a_retry(server: Server) -> None:
     late = Browser(server.url, path, "late")
     await late.run()
     assert (late.text, late.state) == (said("Why"), "finished")
+    cluster = [server.environment[name] for name in ("REFOLD_BOOTSTRAP", "REFOLD_TOPIC_PREFIX")]
+    shown = await asyncio.to_thread(refold, *cluster, "session", "show", "chat-1")
+    assert re.search(rf"^{generation} +finished +[2-9] +reply ", shown.stdout, re.MULTILINE)
 
 
 async def test_a_stop_ends_the_answer_for_everybody(server: Server) -> None:

@@ -186,8 +186,9 @@ def resolve(
 ) -> None:
     """Rule on one waiting call. The journal keeps who ruled, how and why.
 
-    Before --not-done make sure that whoever ran it is gone and the external system will not execute its key
-    any more (`refold review show` names it): the call runs again.
+    With --not-done the call runs again. Make sure before:
+    whoever ran it is gone (its holder), and the external system will not
+    execute its key any more. `refold review show` names both.
     """
     from refold.cli.review_ruling import resolve as run_resolve
 

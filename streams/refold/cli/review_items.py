@@ -53,7 +53,8 @@ async def waiting_row(session: Session, operation: str) -> Mapping[str, Any]:
             "`refold session show` the calls of one session."
         )
     if row["state"] not in WAITING:
-        raise NotFound(f"call {operation!r} does not wait for a person any more: it is {row['state']}.")
+        then = ": it may run when its agent asks for it next" if row["state"] == "intended" else ""
+        raise NotFound(f"call {operation!r} does not wait for a person any more: it is {row['state']}{then}.")
     found: Mapping[str, Any] = row
     return found
 

@@ -7,6 +7,8 @@ Nothing else here does.
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -66,7 +68,7 @@ def show(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a session's committed state: what its next model call would see, tool calls, facts."""
+    """Show a session's committed state: what its next model call would see, answers, tool calls, facts."""
     from refold.wire.owner import OPAQUE_FIELDS, json_ready
 
     async def work(rf: Refold) -> SnapshotView:
@@ -118,6 +120,15 @@ def _print_state(out: Output, view: SnapshotView) -> None:
                 for r in data["tools"]
             ),
         )
+    if data["generations"]:
+        out.say("\ngenerations (answers under way, and the last that ended):")
+        out.table(
+            ("generation", "state", "attempt", "generator", "message", "holder"),
+            (
+                (g["generation_id"], g["state"], g["attempt"], g["generator"], g["message_id"], g["holder"])
+                for g in data["generations"]
+            ),
+        )
     if data["facts"]:
         out.say("\nfacts:")
         out.table(("name", "value"), ((f["name"], _short(f["value"])) for f in data["facts"]))
@@ -142,8 +153,6 @@ def events(
 
     With --json one object that holds them all; with --json --follow one object per line and event.
     """
-    import orjson
-
     out = Output(as_json)
     rows: list[dict[str, Any]] = []
 
@@ -151,8 +160,10 @@ def events(
         row = _event_row(event, payload)
         if not as_json:
             line = f"{row['seq']:>6}  {_iso(row['time_ms'])}  {row['type']:<26}  {row['event_id']}"
-            out.say(line + (f"  {orjson.dumps(row['payload']).decode()}" if payload else ""))
+            out.say(line + (_said(row) if payload else ""))
         elif follow:
+            import orjson
+
             out.document(orjson.dumps(row))
         else:
             rows.append(row)
@@ -195,6 +206,19 @@ def _event_row(event: SessionEvent, payload: bool) -> dict[str, Any]:
         known = event.payload
         row["payload"] = json_ready(env.payload if known is None else known)
     return row
+
+
+def _said(row: dict[str, Any]) -> str:
+    """Payload and actor for a person: JSON that stands in ``extra`` (a ruling's reason) is readable."""
+    import orjson
+
+    said = row["payload"]
+    if isinstance(said, dict) and isinstance(extra := said.get("extra"), dict):
+        with contextlib.suppress(KeyError, ValueError):
+            said = {**said, "extra": orjson.loads(base64.b64decode(extra["base64"]))}
+    actor = row["actor"]
+    by = f"  by {actor['kind']} {actor['id']}" if actor is not None and actor["id"] else ""
+    return f"{by}  {orjson.dumps(said).decode()}"
 
 
 @app.command()

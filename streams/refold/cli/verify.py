@@ -134,8 +134,9 @@ def effects(
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tools with real effects while agents and workers are killed at every boundary of a call; then the
-    outside world's ledger is compared with what should have happened.
+    """Kill agents and workers at every boundary of tool calls; compare the outside world's ledger.
+
+    Each operation must have happened once, or be known to be unknown and wait for a person.
 
     Without --bootstrap (and REFOLD_BOOTSTRAP) a Kafka is started for the run and removed with it.
     """
