@@ -30,3 +30,8 @@ def test_only_what_happened_is_summed_up(capsys: pytest.CaptureFixture[str]) -> 
     assert "2 kills, 1 with" in both
     assert "after 6.4 s when the worker restarted, 8.6 s when another took over (median)\n" in both
     assert "went on" not in _summary(capsys)
+
+
+def test_the_table_says_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: the control's figures stand beside the number of records they are of."""
+    assert "lost are those of 10 records that its final counts lack" in _summary(capsys)

@@ -48,7 +48,9 @@ def demo(
         typer.Option("--bootstrap", metavar="HOST:PORT", help="Use this Kafka. Default: start one."),
     ] = None,
     directory: Annotated[Path, typer.Option("--dir", help="Broker data, worker data, logs.")] = DIRECTORY,
-    report: Annotated[Path, typer.Option("--report", help="Where the report goes.")] = REPORT,
+    report: Annotated[
+        Path, typer.Option("--report", help="Where the report goes; none with --opening only.")
+    ] = REPORT,
     take_down: Annotated[
         bool, typer.Option("--down", help="Stop the stack an earlier demo left up.")
     ] = False,

@@ -17,7 +17,8 @@ Topic = Mapping[int, Sequence[Record]]
 @dataclass(slots=True)
 class Verdict:
     """``lost``/``doubled`` count operations and messages; ``mismatches`` counts sessions, whatever is wrong.
-    ``unknown``, ``not_done``, ``done_by_lookup``: what became of calls whose agent died.
+    ``unknown``, ``not_done``, ``done_by_lookup``: what became of calls that were left without an
+    answer, because their agent died or the gateway lost the answer or turned the request away.
     """
 
     sessions: int = 0

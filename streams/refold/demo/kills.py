@@ -48,7 +48,7 @@ def describe(death: Death) -> str:
     where = f"at {death.point}" if death.point else "between commits"
     how = "stayed away: the other worker takes over" if death.takeover else "restarted"
     held = f"holding {death.events} folded, uncommitted events" if death.in_flight else "nothing in flight"
-    return f"{death.at_s:6.1f} s  SIGKILL {death.worker} {where}, {held}; {how}"
+    return f"  {death.at_s:6.1f} s  SIGKILL {death.worker} {where}, {held}; {how}"
 
 
 async def _until_ready(worker: WorkerProcess) -> None:

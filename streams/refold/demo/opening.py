@@ -185,7 +185,7 @@ async def _chat(seen: Opening, stage: _Stage, devices: tuple[Refold, Refold], na
     seen.expect("the sentence was cut before its end", 0 < killed_chars < len(ANSWER))
     seen.expect("nothing was shown twice or taken back", resets == 0)
     seen.expect("the session holds the same message once", stored == [ANSWER])
-    say("   both finished the same sentence, and the session holds it once" if same else "   NOT the same")
+    say("  both finished the same sentence, and the session holds it once" if same else "  NOT the same")
 
 
 def _text(content: Any) -> str:
@@ -201,7 +201,7 @@ async def _refund(seen: Opening, stage: _Stage, rf: Refold, bank: Bank, name: st
     done = len(paid) == 1 and result == f"{paid[0]}: booked as number 1"
     seen.refund = {"effects": len(paid), "result": result}
     seen.expect("the refund was paid once and its result is the bank's", done)
-    say("   the next process asked the bank by its key: done, not repeated" if done else "   NOT as promised")
+    say("  the next process asked the bank by its key: done, not repeated" if done else "  NOT as promised")
 
 
 async def _letter(seen: Opening, stage: _Stage, rf: Refold, bank: Bank, name: str, say: Say) -> None:
@@ -211,17 +211,17 @@ async def _letter(seen: Opening, stage: _Stage, rf: Refold, bank: Bank, name: st
     say("3. A letter, and nobody who could be asked whether it was sent; the same death")
     session_id = f"{name}-letter"
     told = await _twice(seen, stage, bank, session_id, "letter", say)
-    say(f"   the next process does not send it again; the model is told: {told}")
+    say(f"  the next process does not send it again; the model is told: {told}")
     session = rf.session(session_id)
     waiting = [item for item in await waiting_items(rf) if item.session == session_id]
     unknown = told == NOT_KNOWN and [item.kind for item in waiting] == ["unknown"]
     seen.expect("the letter's outcome is unknown, and waits in the review queue", unknown)
     sent = bank.happened("letter")
     for item in waiting:
-        say(f"   refold review list: {item.tool}, {item.reason}")
+        say(f"  refold review list: {item.tool}, {item.reason}")
         ruling = Ruling("done", f"{sent[0]}: sent", "ada", "the post book has it")
         ruled = await resolve(session, item.operation_id, ruling)
-        say(f"   refold review resolve: {ruled['ruling']}, by {ruled['by']}: {ruled['reason']}")
+        say(f"  refold review resolve: {ruled['ruling']}, by {ruled['by']}: {ruled['reason']}")
     view = await session.state()
     left = 0 if view is None else len(view.open_calls)
     seen.letter = {"effects": len(sent), "reviewed": len(waiting), "open": left}
@@ -234,6 +234,6 @@ async def _twice(seen: Opening, stage: _Stage, bank: Bank, session: str, tool: s
     options = (f"--session={session}", f"--bank={bank.url}", f"--tool={tool}")
     first = await stage.enter("runner", *options, dies=f"after_effect:kill:1:{tool}")
     seen.expect(f"the process of the {tool} was killed behind the effect", await stage.dead(first))
-    say(f"   kill -9 {first.pid}: the outside world's book says: {', '.join(bank.happened(tool))}")
+    say(f"  kill -9 {first.pid}: the outside world's book says: {', '.join(bank.happened(tool))}")
     second = await stage.enter("runner", *options)
     return str(await stage.hear(second, "result"))

@@ -126,8 +126,8 @@ class Report:
         boundaries = ", ".join(end.death.boundary for end in self.agent_ends)
         out.say(f"{len(self.agent_ends)} deaths of agents: {boundaries or 'none'}")
         out.say(
-            f"their calls: {v.done_by_lookup} found done by a lookup, {v.not_done} not done (run again), "
-            f"{v.unknown} unknown (ruled on in the review queue)"
+            f"calls left without an answer, by deaths and by the gateway: {v.done_by_lookup} found done by a "
+            f"lookup, {v.not_done} not done (run again), {v.unknown} unknown (ruled on in the review queue)"
         )
         out.say("")
         ours = [d.recovered_ms for d in self.deaths if d.recovered_ms is not None]
@@ -139,6 +139,10 @@ class Report:
                 ("seconds to continue, median", _seconds(ours), _seconds(self.control.continue_ms)),
                 ("seconds to continue, worst", _worst(ours), _worst(self.control.continue_ms)),
             ),
+        )
+        out.say(
+            f"plain consumer: lost are those of {self.control.events} records that its final counts lack, "
+            "doubled its outputs beyond one per record"
         )
         ways = (("the worker restarted", False), ("another took over", True))
         went_on = [
