@@ -11,6 +11,7 @@ jar that differs is never put on the class path.
       |-- java, properties, ports  what is started, with which settings, where it listens
       |-- launch, readiness        format, spawn, wait until a metadata request is answered
       |-- unclean                  after a kill: fence the dead broker, or commits would hang
+      |-- cluster                  several nodes, each an EmbeddedBroker of its own directory
       |-- state, process, locks    who runs here: pid + creation time, one starter at a time
       |-- watchdog                 a broker owned by a process does not outlive it, SIGKILL included
       `-- diagnosis                a failed start -> cause and way out
@@ -18,7 +19,8 @@ jar that differs is never put on the class path.
 
 from __future__ import annotations
 
+from refold.broker.cluster import EmbeddedCluster
 from refold.broker.embedded import EmbeddedBroker
 from refold.broker.status import BrokerStatus, inspect
 
-__all__ = ["BrokerStatus", "EmbeddedBroker", "inspect"]
+__all__ = ["BrokerStatus", "EmbeddedBroker", "EmbeddedCluster", "inspect"]

@@ -28,7 +28,7 @@ from refold.broker.layout import Layout
 from refold.broker.locks import exclusive
 from refold.broker.ports import PortInUse, Ports
 from refold.broker.process import STOP_S_MAX, Identity
-from refold.broker.properties import server_properties
+from refold.broker.properties import NODE_ID, Node, server_properties
 from refold.broker.readiness import START_S_MAX, wait_until_usable
 from refold.broker.state import State
 from refold.broker.watchdog import Watchdog
@@ -42,7 +42,7 @@ PORT_ATTEMPTS_MAX: Final = 3
 
 
 class EmbeddedBroker:
-    """A single-node Kafka (KRaft, combined) on 127.0.0.1.
+    """A single-node Kafka (KRaft, combined) on 127.0.0.1; with ``node`` one of several (``cluster.py``).
 
     ``port`` None keeps the directory's previous port, or chooses a free one. ``properties`` are broker
     properties. ``jaas`` turns the client listener into SASL_PLAINTEXT with ACLs enforced (PLAIN, or
@@ -61,7 +61,9 @@ class EmbeddedBroker:
         jaas: str | None = None,
         heap_mib: int = HEAP_MIB_DEFAULT,
         detached: bool = False,
+        node: Node | None = None,
     ) -> None:
+        self._node = node
         self._layout = Layout(Path(directory).absolute())
         self._port = port
         self._properties = {name: str(value) for name, value in (properties or {}).items()}
@@ -135,7 +137,7 @@ class EmbeddedBroker:
                     self._start(before)
                     return True
                 except PortInUse:
-                    if self._port is not None or attempt == PORT_ATTEMPTS_MAX:
+                    if self._port is not None or self._node is not None or attempt == PORT_ATTEMPTS_MAX:
                         raise
                     before = None
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -201,12 +203,17 @@ class EmbeddedBroker:
         listening = self._choose_ports(before.ports if before else None)
         known_id = launch.cluster_id(self._layout)
         settings = server_properties(
-            data=self._layout.data, ports=listening, changes=self._properties, jaas=self._jaas
+            data=self._layout.data,
+            ports=listening,
+            changes=self._properties,
+            jaas=self._jaas,
+            node=self._node,
         )
         jars = classpath()
         if known_id is None:
-            known_id = launch.format_data(self._layout, jars, self._heap_mib, settings)
-        elif unclean.stopped_uncleanly(self._layout):
+            new_id = None if self._node is None else self._node.cluster_id
+            known_id = launch.format_data(self._layout, jars, self._heap_mib, settings, new_id)
+        elif self._node is None and unclean.stopped_uncleanly(self._layout):
             unclean.fence_predecessor(self._layout, jars, self._heap_mib, settings)
         log_start = self._layout.log.stat().st_size
         child = launch.spawn(self._layout, jars, self._heap_mib, settings)
@@ -224,7 +231,9 @@ class EmbeddedBroker:
             )
             state.write(self._layout, self._state)  # before the wait: a crash of ours must leave a trace
             self._own(child, identity)
-            if not wait_until_usable(listening.internal, known_id, alive=lambda: child.poll() is None):
+            if not wait_until_usable(
+                listening.internal, known_id, alive=lambda: child.poll() is None, node_id=self._node_id
+            ):
                 dead = child.poll() is not None
                 what = "the broker stopped while starting" if dead else (
                     f"the broker did not answer within {START_S_MAX:.0f} s"
@@ -236,7 +245,16 @@ class EmbeddedBroker:
             self._release()
             raise
 
+    @property
+    def _node_id(self) -> int:
+        return NODE_ID if self._node is None else self._node.id
+
     def _choose_ports(self, previous: Ports | None) -> Ports:
+        if self._node is not None:
+            # The others know this one by them.
+            ports.require_free(self._node.ports.client)
+            ports.require_free(self._node.ports.controller)
+            return self._node.ports
         if self._port is not None:
             ports.require_free(self._port)
         client = self._port or ports.choose(previous.client if previous else None)
@@ -254,7 +272,9 @@ class EmbeddedBroker:
         if other := [n for n, v in self._properties.items() if running.properties.get(n) != v]:
             raise UsageError(f"{where} without {', '.join(other)} as given. Run `refold broker down` first.")
         alive = running.identity
-        if not wait_until_usable(running.internal_port, running.cluster_id, alive=lambda: alive.alive):
+        if not wait_until_usable(
+            running.internal_port, running.cluster_id, alive=lambda: alive.alive, node_id=self._node_id
+        ):
             raise UnavailableError(
                 f"{where} but does not answer. It may be suspended or still recovering: see "
                 f"{self.log_path}, or stop it with `refold broker down`."

@@ -84,15 +84,22 @@ def cluster_id(layout: Layout) -> str | None:
         ) from error
 
 
-def format_data(layout: Layout, classpath: str, heap_mib: int, properties: Mapping[str, str]) -> str:
-    """Format a new data directory and return its cluster id. Blocks about a second.
+def new_cluster_id() -> str:
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # A leading dash would be read as an option.
+    return "A" + made[1:] if made.startswith("-") else made
+
+
+def format_data(
+    layout: Layout, classpath: str, heap_mib: int, properties: Mapping[str, str], new_id: str | None = None
+) -> str:
+    """Format a new data directory and return its cluster id: ``new_id``, or a fresh one. Blocks about a
+    second.
 
     The directory appears by a rename: killed half way, the next start formats again.
     """
     shutil.rmtree(layout.formatting, ignore_errors=True)
-    new_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    if new_id.startswith("-"):
-        new_id = "A" + new_id[1:]  # would be read as an option
+    new_id = new_id or new_cluster_id()
     file = layout.temporary / "format.properties"
     file.write_text(render({**properties, "log.dirs": str(layout.formatting.absolute())}), encoding="ascii")
     main = ("kafka.tools.StorageTool", "format", "--cluster-id", new_id, "--config", str(file))

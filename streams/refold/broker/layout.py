@@ -1,4 +1,4 @@
-"""Where one broker keeps its files. Several nodes (one day) are several layouts: ``DIR/node-2`` and so on."""
+"""Where one broker keeps its files. Several nodes are several layouts: ``DIR/node-2`` and so on."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -67,10 +68,34 @@ SECURED: Final[Mapping[str, str]] = {
 }
 
 
+#: What several nodes have instead: copies on each, and a broker that is gone is replaced soon.
+CLUSTERED: Final[Mapping[str, str]] = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    # Kafka's own default again: a dead broker's partitions move after this.
+    "broker.session.timeout.ms": "9000",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One of several nodes. ``voters``: controller port by node id, this one's included."""
+
+    id: int
+    ports: Ports
+    voters: Mapping[int, int]
+    cluster_id: str
+
+
 def server_properties(
-    *, data: Path, ports: Ports, changes: Mapping[str, str], jaas: str | None
+    *, data: Path, ports: Ports, changes: Mapping[str, str], jaas: str | None, node: Node | None = None
 ) -> dict[str, str]:
-    """All settings of one combined broker and controller.
+    """All settings of one combined broker and controller, alone or one of several.
 
     Raises:
         ConfigError: ``changes`` names a property that --dir, --port or --jaas decides.
@@ -80,15 +105,17 @@ def server_properties(
             f"{', '.join(clash)} cannot be set: the embedded broker derives it from --dir, --port and "
             "--jaas. Use those, or run your own Kafka and pass --bootstrap."
         )
+    node_id, voters = (NODE_ID, {NODE_ID: ports.controller}) if node is None else (node.id, node.voters)
     listeners = {"CLIENT": ports.client}
     if jaas is not None:
         listeners["INTERNAL"] = ports.internal
     return {
         **DEFAULTS,
+        **(CLUSTERED if node is not None else {}),
         **(_secured(jaas, changes) if jaas is not None else {}),
         **changes,
         "process.roles": "broker,controller",
-        "node.id": str(NODE_ID),
+        "node.id": str(node_id),
         "log.dirs": str(data.absolute()),
         "listeners": _urls({**listeners, "CONTROLLER": ports.controller}),
         "advertised.listeners": _urls(listeners),
@@ -99,7 +126,9 @@ def server_properties(
         ]),
         "inter.broker.listener.name": "CLIENT" if jaas is None else "INTERNAL",
         "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{ports.controller}",
+        "controller.quorum.voters": ",".join(
+            f"{voter}@{LOOPBACK}:{port}" for voter, port in sorted(voters.items())
+        ),
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from refold.broker.ports import LOOPBACK, answers
+from refold.broker.properties import NODE_ID
 
 #: 1.5 s on an idle machine, 6.5 s seen on a busy one; ten times that is a fault, not a slow start.
 START_S_MAX: Final = 60.0
@@ -15,8 +16,11 @@ PROBE_S_MAX: Final = 1.0
 POLL_S: Final = 0.05
 
 
-def answers_metadata(port: int, cluster_id: str, *, seconds: float = PROBE_S_MAX) -> bool:
-    """Whether the broker at ``port`` answers for ``cluster_id``. Blocks up to ``seconds``."""
+def answers_metadata(
+    port: int, cluster_id: str, *, node_id: int = NODE_ID, seconds: float = PROBE_S_MAX
+) -> bool:
+    """Whether the broker at ``port`` answers for ``cluster_id`` and knows ``node_id`` as a live broker of it.
+    Blocks up to ``seconds``."""
     if not answers(port):
         return False  # librdkafka would print a line for every refused connection
     from confluent_kafka import KafkaException
@@ -28,14 +32,16 @@ def answers_metadata(port: int, cluster_id: str, *, seconds: float = PROBE_S_MAX
     except KafkaException:
         return False
     # A broker is listed once it is unfenced; the id tells ours from another one on a port we once had.
-    return bool(metadata.brokers) and metadata.cluster_id == cluster_id
+    return node_id in metadata.brokers and metadata.cluster_id == cluster_id
 
 
-def wait_until_usable(port: int, cluster_id: str, *, alive: Callable[[], bool]) -> bool:
+def wait_until_usable(
+    port: int, cluster_id: str, *, alive: Callable[[], bool], node_id: int = NODE_ID
+) -> bool:
     """Block until usable, dead, or START_S_MAX is over. Returns whether it is usable."""
     deadline = time.monotonic() + START_S_MAX
     while time.monotonic() < deadline and alive():
-        if answers_metadata(port, cluster_id):
+        if answers_metadata(port, cluster_id, node_id=node_id):
             return True
         time.sleep(POLL_S)
     return False

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from refold.broker import state
 from refold.broker.layout import Layout
+from refold.broker.properties import NODE_ID
 from refold.broker.readiness import answers_metadata
 
 
@@ -21,7 +22,7 @@ class BrokerStatus:
     log: str
 
 
-def inspect(directory: Path | str) -> BrokerStatus:
+def inspect(directory: Path | str, node_id: int = NODE_ID) -> BrokerStatus:
     """Look at the directory's state file, its process and its port. Blocks up to a second; never raises
     for a broker that is not there."""
     layout = Layout(Path(directory).absolute())
@@ -30,7 +31,7 @@ def inspect(directory: Path | str) -> BrokerStatus:
     live = known if running else None
     return BrokerStatus(
         running=running,
-        answering=live is not None and answers_metadata(live.internal_port, live.cluster_id),
+        answering=live is not None and answers_metadata(live.internal_port, live.cluster_id, node_id=node_id),
         bootstrap=live.bootstrap if live else None,
         pid=live.pid if live else None,
         started_at=live.created if live else None,
