@@ -9,10 +9,12 @@ import pytest
 from refold.core.limits import (
     ARGUMENTS_INLINE_BYTES_MAX,
     CLOSED_CALLS_MAX,
+    DEDUP_EVENT_IDS_MAX,
     OPEN_CALLS_MAX,
     ORPHANS_MAX,
     TOOLS_BYTES_MAX,
 )
+from refold.wire.envelope import encode_envelope
 from refold.wire.snapshot import decode_session, decode_snapshot, encode_snapshot
 
 from .build import (
@@ -509,3 +511,18 @@ def test_the_ledger_survives_the_round_trip() -> None:
     for cut in range(1, len(entries)):
         prefix = decode_session(fold_bytes(entries[:cut]))
         assert fold_bytes(entries[cut:], prefix) == whole
+
+
+def test_an_outcome_repeated_beyond_every_memory_but_its_message_is_a_duplicate() -> None:
+    """Goal: the message made from a tool event is held once, although its row has left the ledger and the
+    event's id the window of ids (found by hypothesis under tight limits)."""
+    inbox = asked(call("c1"))
+    answer = encode_envelope(inbox.envelope(*outcome(None, "c1"), event_id="r1"))
+    inbox.put(answer)
+    for number in range(CLOSED_CALLS_MAX + 1):
+        inbox.ok(intended(f"op{number}"), outcome(f"op{number}", None))
+    for number in range(DEDUP_EVENT_IDS_MAX):
+        inbox.ok(event("FactSet", name="n", value=str(number)))
+    assert "@r1" in inbox.session.held
+    assert "@2.0" not in inbox.session.calls
+    assert duplicate(inbox.put(answer), 3)

@@ -51,7 +51,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "checkpoint": Noun("refold.cli.checkpoint", "Checkpoints in their store: list, verify, restore, prune."),
     "import": Noun("refold.cli.import_", "Bring transcripts of other tools in.", verbs=False),
     "verify": Noun("refold.cli.verify", "Prove the guarantees on this machine or your cluster."),
-    "demo": Noun("refold.cli.demo", "Play 200 conversations while workers are killed.", verbs=False),
+    "demo": Noun("refold.cli.demo", "Play 200 conversations while their processes are killed.", verbs=False),
     "settings": Noun("refold.cli.settings", "Print every setting with its source.", verbs=False),
 }
 

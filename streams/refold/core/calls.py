@@ -247,7 +247,7 @@ def rule_outcome(session: Session, event: ToolCallCompleted) -> Duplicate | Reje
     if call is None:
         if event.operation_id is not None and event.operation_id[0] == "@":
             return Rejected("unknown_call", "no call with this operation id is held")
-        return _rule_held_twice(session, event)
+        return _rule_held_twice(session, event) or _rule_shown(session, event)
     failed = isinstance(event, ToolCallFailed)
     if is_final(call):
         same = call.state == ("failed" if failed else "done") and call.is_error == event.is_error
@@ -260,7 +260,14 @@ def rule_outcome(session: Session, event: ToolCallCompleted) -> Duplicate | Reje
         return Rejected(
             "illegal_transition", "an unknown outcome becomes failed only by reconciling (reconciled = true)"
         )
-    return None
+    return _rule_shown(session, event)
+
+
+def _rule_shown(session: Session, event: ToolCallCompleted) -> Duplicate | None:
+    """The same event, beyond the window of event ids, while the message made from it is still held: its row
+    may have left the ledger, or the call id be another call's by now."""
+    shown = session.held.get(event.message_id)
+    return None if shown is None else Duplicate(shown.seq)
 
 
 def _rule_held_twice(session: Session, event: ToolCallCompleted) -> Duplicate | None:
