@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine.checkpoint_world import PARTITION, PREFIX, Told, World, frontier, seqs, write
+from engine.cluster import wait_for
 from refold.engine import rows
 from refold.engine.checkpoints.fetch import fetch
 from refold.engine.checkpoints.publish import Hashes, prune
@@ -85,6 +86,9 @@ def test_a_checkpoint_under_writes_is_exactly_one_commit(world: World, tmp_path:
     try:
         copies = []
         for number in range(6):
+            wait_for(
+                "the writer to go on", lambda n=number: world.number > 4 * (n + 1) or failures, every=0.001
+            )
             before = world.number - 1
             assert world.store.checkpoint(tmp_path / f"c{number}")
             copies.append((tmp_path / f"c{number}", before, world.number + 1))
