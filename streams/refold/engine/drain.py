@@ -18,6 +18,7 @@ as if killed. ``interrupted`` 128 + signal: a second signal.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import time
@@ -107,9 +108,10 @@ class Place:
                     self._path(name).unlink(missing_ok=True)
                 self._write("worker.json", asdict(running))
             except OSError as error:
+                why = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
                 raise StorageError(
-                    f"the data directory {self.directory} cannot be written ({error.strerror}). Free some"
-                    " space, or name another one with --data-dir or REFOLD_WORKER__DATA_DIR"
+                    f"the data directory {self.directory} cannot be written ({why}). Free some space, or name"
+                    " another one with --data-dir or REFOLD_WORKER__DATA_DIR"
                 ) from None
             yield
 

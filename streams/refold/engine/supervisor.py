@@ -120,7 +120,9 @@ class Supervisor:
                 self._again(child, code, now)
             if not self._stopping:
                 time.sleep(POLL_S)
-        return self._stop() or result
+        stopped = self._stop()
+        # What could not be started is why all the others were stopped: that comes first.
+        return result or stopped
 
     def _start(self, child: Child) -> None:
         child.process = subprocess.Popen(self._command, env=child_environment(self._settings, child.index))
