@@ -44,8 +44,8 @@ def test_a_file_no_pattern_claims_goes_to_unit(suites: ModuleType) -> None:
 
 
 def test_budgets_fit_the_promised_total(suites: ModuleType) -> None:
-    for pure in (True, False):
-        assert sum(s.budget_s for s in suites.SUITES if s.pure is pure) <= suites.TOTAL_BUDGET_S <= 25 * 60
+    for aside in (True, False):
+        assert sum(s.budget_s for s in suites.SUITES if s.aside is aside) <= suites.TOTAL_BUDGET_S <= 25 * 60
 
 
 def test_both_lanes_run_and_are_told_in_order(
@@ -55,7 +55,7 @@ def test_both_lanes_run_and_are_told_in_order(
     code = "import sys; print('said by', sys.argv[1])"
     monkeypatch.setattr(suites, "REPORTS", tmp_path)
     monkeypatch.setattr(suites, "command", lambda suite, _f, _j: [sys.executable, "-c", code, suite.name])
-    chosen = [suites.Suite(name, 60, (), name, pure=name in "bd") for name in "abcd"]
+    chosen = [suites.Suite(name, 60, (), name, aside=name in "bd") for name in "abcd"]
     outcomes = suites.run_lanes(chosen, {name: ["x"] for name in "abcd"})
     assert [(o.name, o.ok) for o in outcomes] == [(name, True) for name in "abcd"]
     said = capfd.readouterr().out
