@@ -54,7 +54,7 @@ LINGER_MS: Final = 0.5
 #: librdkafka fills batches up to this, before compression; a record larger than it travels alone. A batch is
 #: the smallest thing that can be read, so this is the price of one seek into the journal: 50 seeks took 33 to
 #: 56 ms with 900 kB, 16 to 33 with 256 KiB, 20 with 384 KiB, 14 to 19 with 128 KiB and no less with 64. Small
-#: ones cost the broker: 12.7 us of its CPU per event with 128 KiB, 8.2 with 384 KiB, and on two cores the fold
+#: ones cost the broker: 12.7 us of its CPU per event with 128 KiB, 8.2 with 384 KiB; on two cores the fold
 #: then does 38 k events/s instead of 46 k.
 BATCH_BYTES: Final = 384 * 1024
 
