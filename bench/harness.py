@@ -146,6 +146,19 @@ class Stack:
         self.workers.clear()
 
 
+@contextlib.contextmanager
+def one_worker(bootstrap: str | None, name: str, partitions: int) -> Iterator[Stack]:
+    """Topics and one worker under a prefix of this run, on the given cluster or an embedded broker."""
+    with broker(bootstrap) as (address, _), tempfile.TemporaryDirectory() as directory:
+        stack = Stack(address, f"{name}{os.getpid()}", partitions, Path(directory))
+        stack.create_topics()
+        stack.start_worker(f"{stack.prefix}-w")
+        try:
+            yield stack
+        finally:
+            stack.stop()
+
+
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = STEP_SECONDS_MAX) -> float:
     """Poll until true; returns the time it took in seconds. Raises TimeoutError naming ``what``."""
     start = time.monotonic()

@@ -14,17 +14,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
 import random
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
 
 from bench import events
-from bench.harness import Stack, broker, load, median, percentile, report, wait_until
+from bench.harness import Stack, load, median, one_worker, percentile, report, wait_until
 from refold.client import Refold
 from refold.core.slots import SlotMap
 from refold.settings import Settings
@@ -180,14 +177,8 @@ def main() -> None:
     )
     parser.add_argument("--bootstrap", help="an existing cluster instead of an embedded broker")
     options = parser.parse_args()
-    with broker(options.bootstrap) as (address, _), tempfile.TemporaryDirectory() as directory:
-        stack = Stack(address, f"benchl{os.getpid()}", PARTITIONS, Path(directory))
-        stack.create_topics()
-        stack.start_worker(f"{stack.prefix}-w")
-        try:
-            result = asyncio.run(measure(stack, options.seconds, options.history))
-        finally:
-            stack.stop()
+    with one_worker(options.bootstrap, "benchl", PARTITIONS) as stack:
+        result = asyncio.run(measure(stack, options.seconds, options.history))
     report(result, options.json, [f"{name}: {value}" for name, value in result.items()])
 
 

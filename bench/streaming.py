@@ -17,18 +17,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.harness import REPO, Stack, broker, median, percentile, report
+from bench.harness import REPO, Stack, median, one_worker, percentile, report
 from bench.latency import bare_transaction_ms
 from refold.client import Refold
 from refold.settings import Settings
@@ -202,14 +199,8 @@ def main() -> None:
     parser.add_argument("--followers", type=int, default=200, help="followers of one generation")
     parser.add_argument("--bootstrap", help="an existing cluster instead of an embedded broker")
     options = parser.parse_args()
-    with broker(options.bootstrap) as (address, _), tempfile.TemporaryDirectory() as directory:
-        stack = Stack(address, f"benchs{os.getpid()}", PARTITIONS, Path(directory))
-        stack.create_topics()
-        stack.start_worker(f"{stack.prefix}-w")
-        try:
-            result = asyncio.run(measure(stack, options))
-        finally:
-            stack.stop()
+    with one_worker(options.bootstrap, "benchs", PARTITIONS) as stack:
+        result = asyncio.run(measure(stack, options))
     report(result, options.json, [f"{name}: {value}" for name, value in result.items()])
 
 

@@ -14,14 +14,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from bench.harness import REPO, Stack, broker, median, percentile, report
+from bench.harness import REPO, Stack, median, one_worker, percentile, report
 from bench.latency import bare_transaction_ms
 from refold.client import Refold
 from refold.settings import Settings
@@ -92,14 +89,8 @@ def main() -> None:
     parser.add_argument("--peers", help="interpreter with requirements/peers.lock; without it no peers")
     parser.add_argument("--bootstrap", help="an existing cluster instead of an embedded broker")
     options = parser.parse_args()
-    with broker(options.bootstrap) as (address, _), tempfile.TemporaryDirectory() as directory:
-        stack = Stack(address, f"bencht{os.getpid()}", PARTITIONS, Path(directory))
-        stack.create_topics()
-        stack.start_worker(f"{stack.prefix}-w")
-        try:
-            result = asyncio.run(measure(stack, options))
-        finally:
-            stack.stop()
+    with one_worker(options.bootstrap, "bencht", PARTITIONS) as stack:
+        result = asyncio.run(measure(stack, options))
     if options.peers:
         result["peers"] = peers(options.peers, options.concurrency)
     report(result, options.json, [f"{name}: {value}" for name, value in result.items()])
