@@ -22,8 +22,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SABOTAGE = "REFOLD_WORKER__SABOTAGE"
 
-#: A woken worker commits in most cases; five aborts in a row were never seen.
-WAKES_MAX = 5
+#: Each try is a race of three processes: the woken worker commits before it sees its loss, after the other one
+#: was at the end of just that partition, and before that one waits for it. Most tries win it.
+WAKES_MAX = 6
 
 
 @pytest.fixture
@@ -118,11 +119,11 @@ def test_restore_to_end_of_partition_is_noticed(kafka: Kafka, topic_prefix: str,
         directory = tmp_path / str(attempt)
         directory.mkdir()
         sent = restored_to_the_end(cluster, directory)
-        if sent is not None:
-            found = differences(cluster, sent)
+        found = differences(cluster, sent) if sent is not None else []
+        if found:
             assert any("follows" in difference for difference in found), found
             return
-    pytest.fail(f"{WAKES_MAX} times the woken worker saw its loss before it had committed")
+    pytest.fail(f"the race was lost {WAKES_MAX} times, or the rule broken on purpose goes unnoticed")
 
 
 def restored_to_the_end(cluster: Cluster, directory: Path) -> Sent | None:

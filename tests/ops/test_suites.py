@@ -54,7 +54,7 @@ def test_both_lanes_run_and_are_told_in_order(
     """Goal: what runs aside is neither lost nor mixed into the other lane's output."""
     code = "import sys; print('said by', sys.argv[1])"
     monkeypatch.setattr(suites, "REPORTS", tmp_path)
-    monkeypatch.setattr(suites, "command", lambda suite, _f, _j: [sys.executable, "-c", code, suite.name])
+    monkeypatch.setattr(suites, "command", lambda suite, *_, **__: [sys.executable, "-c", code, suite.name])
     chosen = [suites.Suite(name, 60, (), name, aside=name in "bd") for name in "abcd"]
     outcomes = suites.run_lanes(chosen, {name: ["x"] for name in "abcd"})
     assert [(o.name, o.ok) for o in outcomes] == [(name, True) for name in "abcd"]
@@ -70,7 +70,7 @@ def run(
 ) -> object:
     suite = suites.Suite("sample", budget_s, (), "a sample")
     monkeypatch.setattr(suites, "REPORTS", tmp_path)
-    monkeypatch.setattr(suites, "command", lambda _s, _f, _j: [sys.executable, "-c", code])
+    monkeypatch.setattr(suites, "command", lambda *_, **__: [sys.executable, "-c", code])
     return suites.run_suite(suite, ["x"])
 
 
@@ -115,3 +115,56 @@ def test_the_table_names_what_failed(suites: ModuleType) -> None:
     text = suites.table([late, bad], 12.0)
     assert "OVER BUDGET" in text.splitlines()[1]
     assert "FAILED" in text.splitlines()[2]
+
+
+RACE = """
+from pathlib import Path
+
+def test_lost_once():
+    seen = Path(__file__).with_suffix(".seen")
+    lost = not seen.exists()
+    seen.touch()
+    assert not lost
+
+def test_steady():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "failed", "unsteady"),
+    [(RACE, 0, 1), ("def test_wrong():\n    assert False\n\ndef test_steady():\n    pass\n", 1, 0)],
+)
+def test_what_failed_is_tried_again_alone(
+    suites: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    source: str,
+    failed: int,
+    unsteady: int,
+) -> None:
+    """Goal: a lost race is told and does not fail the run; what is wrong stays wrong."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_sample.py").write_text(source)
+    suite = suites.Suite("sample", 60, (), "a sample")
+    monkeypatch.setattr(suites, "REPORTS", tmp_path / "reports")
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    monkeypatch.setattr(suites, "SUITES", (suite,))
+    files = {"sample": ["test_sample.py"]}
+    outcomes = suites.run_lanes([suite], files)
+    assert (outcomes[0].passed, outcomes[0].failed) == (1, 1)
+    suites.try_again(outcomes, files)
+    assert (outcomes[0].passed, outcomes[0].failed) == (2 - failed, failed)
+    assert len(outcomes[0].unsteady) == unsteady
+    assert outcomes[0].ok is (failed == 0)
+
+
+def test_many_failures_are_no_race(
+    suites: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: a broken build is not tried again until it passes."""
+    names = [f"a::{n}" for n in range(suites.SECOND_TRIES_MAX + 1)]
+    outcome = suites.Outcome("engine", 60, failed=len(names), failures=names)
+    monkeypatch.setattr(suites, "_watched", lambda *_, **__: pytest.fail("it was tried again"))
+    suites.try_again([outcome], {"engine": ["x"]})
+    assert outcome.failed == len(names)
