@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SABOTAGE = "REFOLD_WORKER__SABOTAGE"
 
-#: Each try is a race of three processes: the woken worker commits before it sees its loss, after the other one
-#: was at the end of just that partition, and before that one waits for it. Most tries win it.
+#: Each try is a race of three processes: the woken worker commits before it sees its loss, after the other
+#: one was at the end of just that partition, and before that one waits for it. Most tries win it.
 WAKES_MAX = 6
 
 
