@@ -149,3 +149,16 @@ def test_waiting_is_in_slices_and_ends_when_it_is_moot() -> None:
     assert max(slept) <= SLICE_S
     pace.spend(100 * MB, lambda: now[0] >= 2.0)
     assert 2.0 <= now[0] < 2.0 + 2 * SLICE_S
+
+
+def test_every_read_is_told_also_where_nothing_limits_it() -> None:
+    def never(_seconds: float) -> None:
+        raise AssertionError("no limit, no wait")
+
+    for rate in (0, MB):
+        told: list[int] = []
+        pace = Pace(rate, monotonic=lambda: 0.0, sleep=never)
+        pace.told = told.append
+        pace.spend(1_000, lambda: False)
+        pace.spend(0, lambda: False)
+        assert told == [1_000, 0]

@@ -156,7 +156,8 @@ class Bucket:
 
 
 class Pace:
-    """Makes restore threads wait so that together they read at most ``bytes_per_s``. Thread-safe."""
+    """Counts what restore threads read, and makes them wait so that together they read at most
+    ``bytes_per_s`` (0: no limit). Thread-safe."""
 
     def __init__(
         self,
@@ -167,13 +168,22 @@ class Pace:
     ) -> None:
         self._monotonic = monotonic
         self._sleep = sleep
-        self._bucket = Bucket(bytes_per_s, monotonic())
+        self._bucket = Bucket(bytes_per_s, monotonic()) if bytes_per_s else None
         self._lock = threading.Lock()
+        #: Told of every read, in bytes, on the thread that read.
+        self.told: Callable[[int], None] = _nobody
 
     def spend(self, size: int, cancelled: Callable[[], bool]) -> None:
         """Say that ``size`` bytes were read; blocks until more may be, or ``cancelled`` says it is moot."""
+        self.told(size)
+        if self._bucket is None:
+            return
         with self._lock:
             now = self._monotonic()
             until = now + self._bucket.spend(size, now)
         while (left := until - self._monotonic()) > 0 and not cancelled():
             self._sleep(min(left, SLICE_S))
+
+
+def _nobody(_size: int) -> None:
+    return None

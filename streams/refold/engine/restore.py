@@ -80,9 +80,8 @@ class Restorer:
         self._points = points
         self._log = log
         self._now_ms = now_ms
-        rate = config.restore_bytes_per_s_max
         #: Of all restores of this worker together; whoever else reads for a restore spends from it too.
-        self.pace = Pace(rate) if rate else None
+        self.pace = Pace(config.restore_bytes_per_s_max)
         self._checkpoints = checkpoints
 
     def path(self, partition: int) -> Path:

@@ -220,6 +220,7 @@ class _Worker:
             now_ms=_now_ms,
             checkpoints=parts.source,
         )
+        restorer.pace.told = lambda size: self.metrics.count("refold_restore_bytes_total", size)
         self.checkpoints = parts.service
         engine = Engine(
             config,

@@ -40,6 +40,7 @@ MetricName = Literal[
     "refold_partition_transitions_total",
     "refold_restores_total",
     "refold_restore_records_total",
+    "refold_restore_bytes_total",
     "refold_restore_seconds",
     "refold_takeover_wait_seconds",
     "refold_store_dead_opens_total",
@@ -177,6 +178,11 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_restores_total": Metric("counter", "Restores finished, by outcome (done, failed).", ("outcome",)),
     "refold_restore_records_total": Metric("counter", "Changelog records read by restores."),
+    "refold_restore_bytes_total": Metric(
+        "counter",
+        "Bytes of changelogs read by restores as they go on: keys and values, uncompressed. Its rate is what"
+        " worker.restore_bytes_per_s_max bounds.",
+    ),
     "refold_restore_seconds": Metric(
         "histogram", "Assigned to live, waiting included.", (), RESTORE_BUCKETS_SECONDS
     ),
