@@ -33,6 +33,10 @@ from refold.errors import ConfigError, StorageError, TransientError
 TOMBSTONE_MARGIN_MS: Final = 3_600_000
 
 
+#: Ahead of every offset: whoever reads no source cannot be ahead of the group.
+_NOT_FED: Final = Committed(2**63 - 1, None, 2**63 - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
     """What start-up learnt of the changelogs: identity and how long tombstones stay."""
@@ -139,6 +143,7 @@ class Restorer:
         try:
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             reading.pace = self.pace
+            reading.points = self._points
             records = reading.to_the_marks(stop_at_eof=sabotaged)
             if sabotaged and self._cluster.committed(partition, stable=True) is None:
                 # Where the fault bites: read to the end, and the offset still held by an open transaction.
@@ -188,6 +193,14 @@ class Restorer:
             seconds=time.monotonic() - started,
             set_aside=why,
         )
+
+    def open_copy(self, partition: int, marks: Marks) -> tuple[Store, rows.Frontier, str | None]:
+        """The partition's directory for a standby: what can be trusted of it, open, and why an earlier copy
+        was set aside. Judged as for a restore, but for the group's offsets: a standby is not fed (rule S2).
+
+        Raises :class:`StorageError`.
+        """
+        return self._open(partition, _NOT_FED, marks)
 
     def _unstable(self, partition: int) -> Committed:
         return self._cluster.committed(partition, stable=False) or Committed(-1, None)
