@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from refold.engine import rows
+from refold.engine.checkpoints.keys import write_filter
 from refold.engine.checkpoints.publish import Hashes, Published, Upload
 from refold.engine.checkpoints.remote import Remote
 from refold.engine.points import Points
@@ -77,6 +78,18 @@ class World:
             self.number += 1
             write(self.store, self.number)
 
+    def batch(self) -> Batch:
+        """Empty; :meth:`commit` adds the place after ``number`` batches."""
+        return Batch()
+
+    def commit(self, batch: Batch) -> None:
+        batch.frontier(frontier(self.number))
+        self.store.write(batch)
+
+    def file(self, sha256: str) -> Path:
+        """Of a file in the local store."""
+        return self.directory / "remote" / PREFIX / f"p{PARTITION:05d}" / "files" / sha256
+
     def publish(
         self,
         *,
@@ -129,7 +142,9 @@ def publish(
         now_ms=lambda: now_ms,
         stopped=stopped,
     )
-    return upload.run(taken, at, hashes or Hashes(), scratch)
+    return upload.run(
+        taken, at, hashes or Hashes(), scratch, lambda to: write_filter(taken, memory, to, upload.check)
+    )
 
 
 class Told:

@@ -316,7 +316,7 @@ def test_retention_on_a_real_store(world: World) -> None:
     named = {
         entry.sha256
         for checkpoint in world.remote.checkpoints(PARTITION)
-        for entry in world.remote.manifest(PARTITION, checkpoint).files
+        for entry in world.remote.manifest(PARTITION, checkpoint).named
     }
     assert set(world.remote.files(PARTITION)) == named
     assert not (base / "manifests" / crashed).exists()

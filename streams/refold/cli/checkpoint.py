@@ -265,6 +265,7 @@ def _details(manifest: Manifest, checkpoint: str) -> dict[str, Any]:
         "applied_ms": at.applied_ms,
         "files": len(manifest.files),
         "bytes": manifest.length,
+        "key_filter_bytes": 0 if manifest.keys is None else manifest.keys.length,
     }
 
 

@@ -8,6 +8,8 @@ Invariants:
   is never split), and the changelog's tail brings it up. A log would only shorten that tail, and it costs a
   second write of every byte.
 - A DB that cannot be trusted is set aside (one generation kept, for inspection) and rebuilt, never repaired.
+- A read that fails raises :class:`UnreadableStore`: nothing is ever taken for absent because it could not be
+  read.
 
 Opening, closing, flushing and restoring block and never run on the event loop; point reads do.
 """
@@ -16,8 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from rocksdict import (
     AccessType,
@@ -52,8 +55,15 @@ OPEN_FILES_MAX: Final = 256
 #: 10 bits per key: 1 % of lookups of an absent session read a block.
 BLOOM_BITS_PER_KEY: Final = 10
 
+#: A word in a directory tells that it is refold's; the partition in the DB, that it is in its place.
+_DB_FILES: Final = ("CURRENT", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "IDENTITY")
+
 LOG_FILES_MAX: Final = 2
 LOG_FILE_BYTES_MAX: Final = 1024 * 1024
+
+
+class UnreadableStore(StorageError):
+    """What is on the disk cannot be read any more: the copy is to be set aside and restored."""
 
 
 class Memory:
@@ -131,18 +141,22 @@ class Store:
             raise _explained(path, error) from None
         self._closed = False
 
-    def row(self, key: bytes) -> bytes | None:
-        found: Any = self._db.get(rows.STATE + key)
+    def _get(self, full_key: bytes) -> bytes | None:
+        try:
+            found: Any = self._db.get(full_key)
+        except Exception as error:
+            raise _unreadable(self.path, error) from None
         return None if found is None else bytes(found)
 
+    def row(self, key: bytes) -> bytes | None:
+        return self._get(rows.STATE + key)
+
     def block(self, key: bytes, block: int) -> bytes | None:
-        found: Any = self._db.get(rows.BLOCK + block_key(key, block))
-        return None if found is None else bytes(found)
+        return self._get(rows.BLOCK + block_key(key, block))
 
     def generation(self, key: bytes) -> bytes | None:
         """The framed record under its changelog's key (``wire.batches.generation_key``)."""
-        found: Any = self._db.get(rows.GENERATION + key)
-        return None if found is None else bytes(found)
+        return self._get(rows.GENERATION + key)
 
     def with_generation(self, key: bytes, generation_key: bytes) -> tuple[bytes | None, bytes | None]:
         """A session's row and the record of one of its generations, both as of the same commit."""
@@ -150,14 +164,24 @@ class Store:
         cursor = self._db.iter()
         found: list[bytes | None] = []
         for full_key in (rows.STATE + key, rows.GENERATION + generation_key):
-            cursor.seek(full_key)
-            here = cursor.valid() and bytes(cursor.key()) == full_key
+            here = _seek(self.path, cursor, full_key) and bytes(cursor.key()) == full_key
             found.append(bytes(cursor.value()) if here else None)
         return found[0], found[1]
 
     def frontier(self) -> rows.Frontier | None:
-        found: Any = self._db.get(rows.FRONTIER_KEY)
-        return None if found is None else rows.Frontier.decode(bytes(found))
+        found = self._get(rows.FRONTIER_KEY)
+        return None if found is None else rows.Frontier.decode(found)
+
+    def note(self, key: bytes) -> bytes | None:
+        """What was noted of this copy under one of the keys of :mod:`refold.engine.rows`."""
+        return self._get(key)
+
+    def put_note(self, key: bytes, value: bytes) -> None:
+        """Beside whoever writes batches. Raises :class:`StorageError`."""
+        try:
+            self._db.put(key, value, write_opt=_NO_WAL)
+        except Exception as error:
+            raise _explained(self.path, error) from None
 
     def write(self, batch: Batch) -> None:
         """One atom. Raises :class:`StorageError`; the caller restores the partition."""
@@ -191,18 +215,11 @@ class Store:
     def empty(self) -> bool:
         """No session at all."""
         cursor = self._db.iter()
-        cursor.seek(rows.STATE)
-        return not (cursor.valid() and bytes(cursor.key()).startswith(rows.STATE))
+        return not (_seek(self.path, cursor, rows.STATE) and bytes(cursor.key()).startswith(rows.STATE))
 
     def keys(self) -> list[bytes]:
         """Record keys of all sessions, ascending: everything in memory, so for tests and checks only."""
-        cursor = self._db.iter()
-        cursor.seek(rows.STATE)
-        found = []
-        while cursor.valid() and (key := bytes(cursor.key())).startswith(rows.STATE):
-            found.append(key[len(rows.STATE) :])
-            cursor.next()
-        return found
+        return [key for key, _ in _scan(self.path, self._db, rows.STATE)]
 
     def close(self, *, flush: bool = True) -> None:
         """Blocks for the flush. A failed flush only leaves the DB behind, so it is not an error."""
@@ -216,20 +233,83 @@ class Store:
             self._db.close()
 
 
+class Copy:
+    """The DB in a directory that nobody writes to, opened for reading and not changed. A context manager;
+    blocks."""
+
+    def __init__(self, path: Path, memory: Memory) -> None:
+        """Raises :class:`StorageError` for one that cannot be opened."""
+        self.path = path
+        try:
+            self._db = Rdict(str(path), _options(memory), access_type=AccessType.read_only())
+        except Exception as error:
+            raise _explained(path, error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(Exception):
+            self._db.close()
+
+    def frontier(self) -> rows.Frontier | None:
+        try:
+            found: Any = self._db.get(rows.FRONTIER_KEY)
+        except Exception as error:
+            raise _unreadable(self.path, error) from None
+        return None if found is None else rows.Frontier.decode(bytes(found))
+
+    def keys(self, kind: bytes) -> Iterator[bytes]:
+        """Record keys of one kind (``rows.STATE`` …), ascending. Raises :class:`UnreadableStore`."""
+        return (key for key, _ in _scan(self.path, self._db, kind))
+
+    def rows(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The same with their rows."""
+        return ((key, bytes(cursor.value())) for key, cursor in _scan(self.path, self._db, kind))
+
+
 def stored_frontier(path: Path, memory: Memory) -> rows.Frontier | None:
     """How far the DB in a directory is, which is opened for reading and not changed. Blocks.
 
     Raises :class:`StorageError` for one that cannot be opened.
     """
+    with Copy(path, memory) as copy:
+        return copy.frontier()
+
+
+def foreign(path: Path) -> bool:
+    """Whether a directory has files and none of them is a DB's: somebody else's, in which RocksDB would
+    make a new DB without a word."""
+    names = [one.name for one in path.iterdir()] if path.is_dir() else [""] if path.exists() else []
+    return bool(names) and not any(name.startswith(_DB_FILES) for name in names)
+
+
+def _seek(path: Path, cursor: Any, key: bytes) -> bool:
+    """Whether there is a row at ``key`` or after it. A cursor that fails says that it is at the end."""
+    cursor.seek(key)
+    if cursor.valid():
+        return True
+    _check(path, cursor)
+    return False
+
+
+def _check(path: Path, cursor: Any) -> None:
     try:
-        db = Rdict(str(path), _options(memory), access_type=AccessType.read_only())
-        try:
-            found: Any = db.get(rows.FRONTIER_KEY)
-        finally:
-            db.close()
+        cursor.status()
     except Exception as error:
-        raise _explained(path, error) from None
-    return None if found is None else rows.Frontier.decode(bytes(found))
+        raise _unreadable(path, error) from None
+
+
+def _scan(path: Path, db: Any, kind: bytes) -> Iterator[tuple[bytes, Any]]:
+    """Record keys of a kind and the cursor that stands there."""
+    cursor = db.iter()
+    there = _seek(path, cursor, kind)
+    while there and (key := bytes(cursor.key())).startswith(kind):
+        yield key[len(kind) :], cursor
+        cursor.next()
+        there = cursor.valid()
+    if not there:
+        _check(path, cursor)
 
 
 def set_aside(path: Path) -> None:
@@ -257,8 +337,19 @@ def _explained(path: Path, error: Exception) -> StorageError:
             " (REFOLD_WORKER__DATA_DIR)."
             " Nothing is lost: the state topic has everything"
         )
+    if text.startswith("Corruption"):
+        return _unreadable(path, error)
     return StorageError(
         f"the local store {path} cannot be used"
         f" ({text.splitlines()[0] if text else type(error).__name__}). It is"
         " only a cache of the state topic: check the disk and its permissions, or delete the directory"
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> UnreadableStore:
+    text = str(error)
+    return UnreadableStore(
+        f"the local store {path} cannot be read ({text.splitlines()[0] if text else type(error).__name__})."
+        " It is only a cache of the state topic: it is set aside and restored. If it happens again, check the"
+        " disk"
     )

@@ -28,4 +28,12 @@ def damage(
             found.append(str(error))
         else:
             good.add(entry.sha256)
+    if manifest.keys is not None and manifest.keys.sha256 not in good:
+        say(f"partition {partition} {checkpoint}: {manifest.keys.name}")
+        try:
+            remote.key_filter(manifest)
+        except (NotFound, StorageError) as error:
+            found.append(str(error))
+        else:
+            good.add(manifest.keys.sha256)
     return found

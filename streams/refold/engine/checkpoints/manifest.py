@@ -5,7 +5,8 @@ creation time and the digest of its own bytes, so that a damaged manifest is not
 
     <created_ms, 13 digits>-<first 32 hex digits of the SHA-256 of its bytes>
 
-``frontier`` is read from the checkpoint itself, not from the DB that goes on meanwhile. ``schemas``: the
+``keys`` is the key filter (:mod:`keyfilter`): a file of the store and not of the DB's directory. Manifests of
+format 1 have none. ``frontier`` is read from the checkpoint itself, not from the DB that goes on meanwhile. ``schemas``: the
 newest versions its writer knew of what rows hold; a build that knows less must not open it.
 """
 
@@ -24,7 +25,7 @@ from refold.errors import StorageError
 from refold.wire.schemas import registry
 
 #: Raised when the manifest's or the store's layout changes; a newer one is left alone by older builds.
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 #: 64 hex digits, a name and a length per file are about 130 bytes: 30 000 files, 2 TB of 64 MiB SSTs.
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -33,6 +34,9 @@ MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 SUBJECTS: Final = ("refold.SessionSnapshot", "refold.HistoryBlock", "refold.GenerationRecord")
 
 DIGEST_DIGITS: Final = 32
+
+#: Name of the key filter in messages; no file of a DB is called so.
+FILTER_NAME: Final = "keys.filter"
 
 _ID: Final = re.compile(r"[0-9]{13}-[0-9a-f]{32}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -61,10 +65,17 @@ class Manifest:
     frontier: Frontier
     schemas: Mapping[str, int]
     files: tuple[Entry, ...]
+    keys: Entry | None = None
 
     @property
     def length(self) -> int:
+        """Bytes of the DB."""
         return sum(entry.length for entry in self.files)
+
+    @property
+    def named(self) -> tuple[Entry, ...]:
+        """Everything in the store that belongs to it."""
+        return self.files if self.keys is None else (*self.files, self.keys)
 
     def encode(self) -> tuple[str, bytes]:
         """Its id and its bytes."""
@@ -96,7 +107,8 @@ def decode(checkpoint: str, data: bytes) -> Manifest:
             )
         files = tuple(Entry(**entry) for entry in row.pop("files"))
         frontier = Frontier(**row.pop("frontier"))
-        manifest = Manifest(files=files, frontier=frontier, **row)
+        keys = None if row.get("keys") is None else Entry(**row["keys"])
+        manifest = Manifest(**{**row, "files": files, "frontier": frontier, "keys": keys})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise StorageError(f"the manifest {checkpoint} is not readable") from None
     names = [entry.name for entry in files]
@@ -104,7 +116,7 @@ def decode(checkpoint: str, data: bytes) -> Manifest:
         len(set(names)) != len(names)
         or "CURRENT" not in names
         or not all(_FILE.fullmatch(entry.name) for entry in files)
-        or not all(_SHA256.fullmatch(entry.sha256) and entry.length >= 0 for entry in files)
+        or not all(_SHA256.fullmatch(entry.sha256) and entry.length >= 0 for entry in manifest.named)
     ):
         raise StorageError(f"the manifest {checkpoint} does not name the files of a DB")
     return manifest

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from refold.engine.checkpoints.manifest import Entry, Manifest, known_schemas
+from refold.engine.checkpoints.manifest import FILTER_NAME, Entry, Manifest, known_schemas
 from refold.engine.checkpoints.remote import Remote
 from refold.engine.checkpoints.retention import (
     UPLOAD_SECONDS_MAX,
@@ -99,8 +99,16 @@ class Upload:
         self._stopped = stopped
         self._until = time.monotonic() + UPLOAD_SECONDS_MAX
 
-    def run(self, directory: Path, frontier: Frontier, hashes: Hashes, scratch: Path) -> Published:
-        """``directory``: the hard-linked copy; ``frontier``: the one in it. Raises :class:`StorageError`,
+    def run(
+        self,
+        directory: Path,
+        frontier: Frontier,
+        hashes: Hashes,
+        scratch: Path,
+        key_filter: Callable[[Path], bool] = lambda _to: False,
+    ) -> Published:
+        """``directory``: the hard-linked copy; ``frontier``: the one in it. ``key_filter`` writes the copy's
+        key filter to a file; False where it has none. Raises :class:`StorageError`,
         :class:`UnavailableError`."""
         remote, partition = self._remote, self._partition
         self._points.reach("checkpoint_taken")
@@ -108,32 +116,42 @@ class Upload:
         stored = remote.files(partition)
         if newest is not None and _same_place(newest.frontier, frontier) and _complete(newest, stored):
             return Published(None, 0, 0, 0, self._prune())
-        entries = hashes.entries(directory, self._check)
+        entries = hashes.entries(directory, self.check)
+        paths = {entry.sha256: directory / entry.name for entry in entries}
+        keys = self._keys(scratch / FILTER_NAME, key_filter, paths)
         now_ms = self._now_ms()
-        named = frozenset() if newest is None else frozenset(entry.sha256 for entry in newest.files)
+        named = frozenset() if newest is None else frozenset(entry.sha256 for entry in newest.named)
         sent: set[str] = set()
         uploaded = reused = 0
-        for entry in entries:
+        for entry in entries if keys is None else (*entries, keys):
             if entry.sha256 in sent:
                 continue
             if reusable(entry.sha256, entry.length, stored, named, now_ms):
                 reused += entry.length
                 continue
-            self._check()
-            remote.put_file(partition, directory / entry.name, entry.sha256)
+            self.check()
+            remote.put_file(partition, paths[entry.sha256], entry.sha256)
             sent.add(entry.sha256)
             uploaded += entry.length
             self._points.reach("checkpoint_file")
         created = now_ms if newest is None else max(now_ms, newest.created_ms + 1)
         manifest = Manifest(
-            remote.prefix, partition, created, self._writer, frontier, known_schemas(), entries
+            remote.prefix, partition, created, self._writer, frontier, known_schemas(), entries, keys
         )
-        self._check()
+        self.check()
         self._points.reach("checkpoint_before_manifest")
         checkpoint = remote.put_manifest(manifest, scratch)
         self._points.reach("checkpoint_after_manifest")
-        self._look_again(manifest, directory)
+        self._look_again(manifest, paths)
         return Published(checkpoint, len(sent), uploaded, reused, self._prune())
+
+    def _keys(self, path: Path, key_filter: Callable[[Path], bool], paths: dict[str, Path]) -> Entry | None:
+        if not key_filter(path):
+            return None
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        paths[digest] = path
+        return Entry(FILTER_NAME, digest, path.stat().st_size)
 
     def _newest(self) -> Manifest | None:
         for checkpoint in self._remote.checkpoints(self._partition):
@@ -144,20 +162,21 @@ class Upload:
                 continue
         return None
 
-    def _look_again(self, manifest: Manifest, directory: Path) -> None:
+    def _look_again(self, manifest: Manifest, paths: Mapping[str, Path]) -> None:
         """What a pruner in another process took between our first look and the manifest is sent again."""
         stored = self._remote.files(manifest.partition)
-        for entry in manifest.files:
+        for entry in manifest.named:
             there = stored.get(entry.sha256)
             if there is None or there.length != entry.length:
-                self._remote.put_file(manifest.partition, directory / entry.name, entry.sha256)
+                self._remote.put_file(manifest.partition, paths[entry.sha256], entry.sha256)
 
     def _prune(self) -> Prunable:
         return prune(
             self._remote, self._partition, keep=self._keep, now_ms=self._now_ms(), points=self._points
         )
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises :class:`UnavailableError` when it is to end. Any moment."""
         if self._stopped():
             raise UnavailableError("the upload was given up: the worker stops")
         if time.monotonic() > self._until:
@@ -216,5 +235,5 @@ def _place(frontier: Frontier) -> tuple[object, ...]:
 def _complete(manifest: Manifest, stored: Mapping[str, Stored]) -> bool:
     return all(
         (there := stored.get(entry.sha256)) is not None and there.length == entry.length
-        for entry in manifest.files
+        for entry in manifest.named
     )

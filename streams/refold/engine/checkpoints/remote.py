@@ -30,7 +30,9 @@ from typing import Any, Final
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from refold.engine.checkpoints import keyfilter
 from refold.engine.checkpoints import manifest as manifests
+from refold.engine.checkpoints.keyfilter import FILTER_BYTES_MAX, KeyFilter
 from refold.engine.checkpoints.manifest import MANIFEST_BYTES_MAX, Entry, Manifest
 from refold.engine.checkpoints.retention import Held, Stored
 from refold.errors import ConfigError, NotFound, RefoldError, StorageError, UnavailableError
@@ -126,7 +128,7 @@ class Remote:
             files: frozenset[str] | None = None
             newer = False
             try:
-                files = frozenset(entry.sha256 for entry in self.manifest(partition, checkpoint).files)
+                files = frozenset(entry.sha256 for entry in self.manifest(partition, checkpoint).named)
             except manifests.NewerFormat:
                 newer = True
             except NotFound:
@@ -177,8 +179,18 @@ class Remote:
 
     # --- reading back ----------------------------------------------------------------------------------
 
-    def get_file(self, partition: int, entry: Entry, to: Path | None, stopped: Callable[[], bool]) -> None:
-        """Download to ``to`` (``None``: only read), and check length and SHA-256.
+    def get_file(
+        self,
+        partition: int,
+        entry: Entry,
+        to: Path | None,
+        stopped: Callable[[], bool],
+        *,
+        read: Callable[[int], None] = lambda _size: None,
+        piece_bytes: int = READ_BYTES,
+    ) -> None:
+        """Download to ``to`` (``None``: only read), and check length and SHA-256. ``read`` is told each piece
+        of at most ``piece_bytes``, and may block.
 
         Raises :class:`StorageError` when they are others; :class:`InterruptedError` once ``stopped`` says so.
         """
@@ -186,13 +198,13 @@ class Remote:
         digest, length = hashlib.sha256(), 0
         with contextlib.ExitStack() as stack:
             with self._explained(f"reading {entry.name}"):
-                source = stack.enter_context(self._fs.open(path, "rb", block_size=READ_BYTES))
+                source = stack.enter_context(self._fs.open(path, "rb", block_size=piece_bytes))
                 target = None if to is None else stack.enter_context(to.open("xb"))
             while True:
                 if stopped():
                     raise InterruptedError
                 with self._explained(f"reading {entry.name}"):
-                    data = source.read(READ_BYTES)
+                    data = source.read(piece_bytes)
                     if not data:
                         break
                     digest.update(data)
@@ -201,6 +213,7 @@ class Remote:
                         break
                     if target is not None:
                         target.write(data)
+                read(len(data))
             if (length, digest.hexdigest()) != (entry.length, entry.sha256):
                 raise StorageError(
                     f"{entry.name} of partition {partition} in {self.place} is not what its manifest names:"
@@ -210,6 +223,23 @@ class Remote:
                 with self._explained(f"writing {entry.name}"):
                     target.flush()
                     os.fsync(target.fileno())
+
+    def key_filter(self, manifest: Manifest) -> KeyFilter | None:
+        """Of a checkpoint that has one; read and checked whole."""
+        entry = manifest.keys
+        if entry is None:
+            return None
+        if entry.length > FILTER_BYTES_MAX:
+            raise StorageError(f"{entry.name} is longer than {FILTER_BYTES_MAX} bytes")
+        path = f"{self._dir(manifest.partition)}/files/{entry.sha256}"
+        with self._explained(f"reading {entry.name}"), self._fs.open(path, "rb") as file:
+            data = file.read(entry.length + 1)
+        if len(data) != entry.length or hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise StorageError(
+                f"{entry.name} of partition {manifest.partition} in {self.place} is not what its manifest"
+                f" names: {'other bytes' if len(data) == entry.length else f'not {entry.length} bytes'}"
+            )
+        return keyfilter.decode(data, manifest.frontier.state_next)
 
     # --- deleting --------------------------------------------------------------------------------------
 

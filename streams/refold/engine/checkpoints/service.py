@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from refold.engine.assignment import Assignment, Partition
+from refold.engine.checkpoints.keys import write_filter
 from refold.engine.checkpoints.publish import Hashes, Published, Upload
 from refold.engine.checkpoints.remote import Remote
 from refold.engine.checkpoints.schedule import Schedule
@@ -189,7 +190,13 @@ class Checkpoints:
                 now_ms=self._now_ms,
                 stopped=self._stopped.is_set,
             )
-            return upload.run(directory, frontier, hashes, scratch)
+            return upload.run(
+                directory,
+                frontier,
+                hashes,
+                scratch,
+                lambda to: write_filter(directory, self._memory, to, upload.check),
+            )
         finally:
             shutil.rmtree(directory, ignore_errors=True)
             shutil.rmtree(scratch, ignore_errors=True)
