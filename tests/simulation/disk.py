@@ -25,6 +25,12 @@ class Batch:
         self.changes: list[_Change] = []
         self.mark: rows.Frontier | None = None
 
+    def put(self, row_key: bytes, row: bytes) -> None:
+        self.changes.append((row_key, row))
+
+    def delete(self, row_key: bytes) -> None:
+        self.changes.append((row_key, None))
+
     def put_state(self, key: bytes, row: bytes) -> None:
         self.changes.append((rows.STATE + key, row))
 
@@ -144,6 +150,7 @@ class Store:
         self._disk = disk
         self._database = database
         self._closed = False
+        self._built: list[_Change] = []
 
     def row(self, key: bytes) -> bytes | None:
         return self._database.live.get(rows.STATE + key)
@@ -174,6 +181,24 @@ class Store:
             raise StorageError(f"{self.path}: no such luck, the plan fails this write")
         self._disk.on_write(self.path.text, batch)
         self._database.write(batch.changes)
+
+    def build(self, changes: Iterable[_Change]) -> None:
+        """A file that is not ingested is as good as none: the next one replaces it, an open deletes it."""
+        self._disk.kernel.pause()
+        self._built = list(changes)
+
+    def ingest(self) -> None:
+        """Flushed first and durable at once, as the real one."""
+        self._database.flush()
+        batch = Batch()
+        batch.changes = self._built
+        for key, row in self._built:
+            if key == rows.FRONTIER_KEY and row is not None:
+                batch.mark = rows.Frontier.decode(row)
+        if [key for key, _ in self._built] != sorted({key for key, _ in self._built}):
+            raise AssertionError("a sorted file takes every key once, ascending")
+        self.write(batch)
+        self._database.flush()
 
     def empty(self) -> bool:
         return not any(key.startswith(rows.STATE) for key in self._database.live)

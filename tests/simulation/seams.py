@@ -15,6 +15,7 @@ from refold.engine import (
     assignment,
     batchfold,
     batchsource,
+    bulk,
     changelogs,
     commit,
     engine,
@@ -36,6 +37,11 @@ from .producer import Producer, Trouble
 #: Rule Z's margin, scaled to a run that lasts seconds (``broker.DELETE_RETENTION_MS`` is scaled the same
 #: way).
 TOMBSTONE_MARGIN_MS: Final = 1_500
+
+#: A restore in a simulation is dozens of keys: several runs, files as well as batches. A row is 600 to 900
+#: bytes with what is counted beside it.
+RUN_RECORDS_MAX: Final = 8
+FILE_BYTES_MIN: Final = 4_096
 
 #: The slice clock jumps by up to this, so that folds are cut at every possible place.
 SLICE_US_MAX: Final = 9_000
@@ -78,7 +84,9 @@ def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple
         (batchfold, "asyncio", Asyncio(kernel)),
         (batchsource, "threading", Threading(kernel)),
         (changelogs, "clients", clients),
-        (changelogs, "Batch", disk.Batch),
+        (bulk, "Batch", disk.Batch),
+        (bulk, "RUN_RECORDS_MAX", RUN_RECORDS_MAX),
+        (bulk, "FILE_BYTES_MIN", FILE_BYTES_MIN),
         (plan, "Batch", disk.Batch),
         (engine, "time", clock),
         (engine, "asyncio", Asyncio(kernel)),

@@ -1,22 +1,25 @@
 """Step (3) of rule T for one partition: its changelogs, from where the local copy ends to the marks.
 
 Read in read_committed until the *position* of each reaches its mark: end-of-partition fires at the last
-stable offset and is not an end. What is read goes to RocksDB in batches that carry how far the copy is, so
-that a restore that was cut short goes on from there. Blocks; runs on a restore thread.
+stable offset and is not an end. What is read goes to RocksDB in runs (:mod:`refold.engine.bulk`) that carry
+how far the copy is, so that a restore that was cut short goes on from there. Blocks; runs on a restore
+thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from refold.engine import clients, history, rows
+from refold.engine import clients, rows
 from refold.engine.admission import Pace
+from refold.engine.bulk import Run
 from refold.engine.config import EngineConfig
-from refold.engine.store import Batch, Store
+from refold.engine.points import Points
+from refold.engine.store import Store
 from refold.engine.takeover import Cancelled, Marks, Stall
 from refold.errors import StorageError
 from refold.topology.failures import explain
@@ -61,9 +64,18 @@ class Reading:
         }
         #: Bounds how fast this and all other restores of the worker read together.
         self.pace: Pace | None = None
+        self.points = Points()
+        #: Which rows a changelog's keys are, by its full name.
+        self._kinds = {
+            topics.state: rows.STATE,
+            topics.history: rows.BLOCK,
+            topics.generations: rows.GENERATION,
+        }
+        self._run = Run(config.restore_bytes_per_s_max)
+        self._at_eof: set[str] = set()
         self._applied_ms = frontier.applied_ms
         #: Whether any session record exists (tombstones and aborted records do not count).
-        self.found_state = frontier.inbox_next >= 0 and not store.empty()
+        self.found_state = not store.empty()
 
     @property
     def state_next(self) -> int:
@@ -105,7 +117,6 @@ class Reading:
         reader.assign(wanted)
         state = self._config.topics.state
         total = max(1, self.end[state] - self.next[state])
-        at_eof: set[str] = set()
         count = 0
         while not self._done():
             if self._cancelled():
@@ -115,34 +126,10 @@ class Reading:
                 self._held()
                 continue
             before = dict(self.next)
-            batch, size = Batch(), 0
-            for message in [first, *reader.consume(CHUNK_RECORDS - 1, 0)]:
-                error = message.error()
-                if error is None:
-                    self._apply(batch, message)
-                    count += 1
-                    size += len(message) + len(message.key() or b"")
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    self._passed(message.topic(), message.offset())
-                    at_eof.add(message.topic())
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise StorageError(
-                        f"the changelog of partition {self._partition} no longer holds the offset to go"
-                        " on from;"
-                        " delete the local directory and start again"
-                    )
-                elif not error.retriable():
-                    raise KafkaException(error)
-            batch.frontier(
-                replace(
-                    self._frontier,
-                    state_next=self.state_next,
-                    history_next=self.history_next,
-                    generations_next=self.generations_next,
-                    applied_ms=self._applied_ms,
-                )
-            )
-            self._store.write(batch)
+            records, size = self._take([first, *reader.consume(CHUNK_RECORDS - 1, 0)])
+            count += records
+            if self._run.full:
+                self._write()
             if self.pace is not None:
                 self.pace.spend(size, self._cancelled)
             if self.next != before:
@@ -150,40 +137,63 @@ class Reading:
                 self._progress(1.0 - max(0, self.end[state] - self.next[state]) / total)
             else:
                 self._held()
-            if stop_at_eof and at_eof == {item.topic for item in wanted}:
+            if stop_at_eof and self._at_eof == {item.topic for item in wanted}:
                 break
+        self._write()
         return count
+
+    def _write(self) -> None:
+        if not self._run:
+            # Markers alone: read again where the restore does not get to its end.
+            return
+        frontier = replace(
+            self._frontier,
+            state_next=self.state_next,
+            history_next=self.history_next,
+            generations_next=self.generations_next,
+            applied_ms=self._applied_ms,
+        )
+        self._run.write(self._store, frontier, self.points)
 
     def _held(self) -> None:
         self._stall.waiting(f"the changelog of partition {self._partition} is held by an open transaction")
 
-    def _apply(self, batch: Batch, message: Message) -> None:
-        key, value, topic = message.key(), message.value(), message.topic()
-        if key is None:
-            self._passed(topic, message.offset() + 1)
-            return
-        topics = self._config.topics
-        if topic == topics.state:
-            if value is None:
-                batch.delete_state(key)
-            else:
+    def _take(self, messages: Iterable[Message]) -> tuple[int, int]:
+        """Records and their bytes. Costs most of a restore: what holds for the last record of a topic in the
+        chunk, or of a key in the run, is not asked of each."""
+        put, kinds, state = self._run.put, self._kinds, self._config.topics.state
+        last: dict[str, Message] = {}
+        count = size = 0
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._told(message, error)
+                continue
+            count += 1
+            topic, key = message.topic(), message.key()
+            last[topic] = message
+            if key is None:
+                continue
+            size += len(message) + len(key)
+            put(kinds[topic] + key, message)
+            if not self.found_state and topic == state and message.value() is not None:
                 self.found_state = True
-                header = b""
-                for name, content in message.headers() or ():
-                    if name == history.HEADER:
-                        header = content or b""
-                batch.put_state(key, rows.pack(rows.snapshot_seq(value), header, value))
-        elif topic == topics.generations:
-            if value is None:
-                batch.delete_generation(key)
-            else:
-                batch.put_generation(key, value)
-        elif value is None:
-            batch.delete_block(key)
-        else:
-            batch.put_block(key, value)
-        self._applied_ms = max(self._applied_ms, message.timestamp()[1])
-        self._passed(topic, message.offset() + 1)
+        for topic, message in last.items():
+            self._passed(topic, message.offset() + 1)
+            self._applied_ms = max(self._applied_ms, message.timestamp()[1])
+        return count, size
+
+    def _told(self, message: Message, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._passed(message.topic(), message.offset())
+            self._at_eof.add(message.topic())
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise StorageError(
+                f"the changelog of partition {self._partition} no longer holds the offset to go on from;"
+                " delete the local directory and start again"
+            )
+        elif not error.retriable():
+            raise KafkaException(error)
 
     def _passed(self, topic: str, position: int) -> None:
         self.next[topic] = max(self.next[topic], position)

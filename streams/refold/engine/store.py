@@ -7,6 +7,8 @@ Invariants:
 - No write-ahead log. After ``kill -9`` the DB is at its last flush, consistently (one column family: a batch
   is never split), and the changelog's tail brings it up. A log would only shorten that tail, and it costs a
   second write of every byte.
+- What a restore reads in bulk comes as sorted files (:meth:`Store.build`, :meth:`Store.ingest`), each with
+  the frontier row as well.
 - A DB that cannot be trusted is set aside (one generation kept, for inspection) and rebuilt, never repaired.
 - A read that fails raises :class:`UnreadableStore`: nothing is ever taken for absent because it could not be
   read.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -28,8 +30,10 @@ from rocksdict import (
     Cache,
     Checkpoint,
     DBCompressionType,
+    IngestExternalFileOptions,
     Options,
     Rdict,
+    SstFileWriter,
     WriteBatch,
     WriteBufferManager,
     WriteOptions,
@@ -54,6 +58,9 @@ OPEN_FILES_MAX: Final = 256
 
 #: 10 bits per key: 1 % of lookups of an absent session read a block.
 BLOOM_BITS_PER_KEY: Final = 10
+
+#: End of the name of a sorted file until it is in the DB.
+RUN_SUFFIX: Final = ".run"
 
 #: A word in a directory tells that it is refold's; the partition in the DB, that it is in its place.
 _DB_FILES: Final = ("CURRENT", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "IDENTITY")
@@ -106,6 +113,13 @@ class Batch:
     def __init__(self) -> None:
         self.raw = WriteBatch(raw_mode=True)
 
+    def put(self, row_key: bytes, row: bytes) -> None:
+        """Any row under its full key (``rows``)."""
+        self.raw.put(row_key, row)
+
+    def delete(self, row_key: bytes) -> None:
+        self.raw.delete(row_key)
+
     def put_state(self, key: bytes, row: bytes) -> None:
         self.raw.put(rows.STATE + key, row)
 
@@ -140,6 +154,12 @@ class Store:
         except Exception as error:
             raise _explained(path, error) from None
         self._closed = False
+        self._memory = memory
+        #: Under construction (:meth:`build`): beside the DB and not in it, where it would be an unknown file.
+        self._run = path.with_name(path.name + RUN_SUFFIX)
+        with contextlib.suppress(OSError):
+            # Of a process that was killed before it was ingested.
+            self._run.unlink(missing_ok=True)
 
     def _get(self, full_key: bytes) -> bytes | None:
         try:
@@ -187,6 +207,35 @@ class Store:
         """One atom. Raises :class:`StorageError`; the caller restores the partition."""
         try:
             self._db.write(batch.raw, _NO_WAL)
+        except Exception as error:
+            raise _explained(self.path, error) from None
+
+    def build(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """A sorted file of rows, ascending by full key (``None`` deletes), beside the DB; replaces one that
+        was not ingested. Raises :class:`StorageError`, and whatever ``changes`` raises; blocks."""
+        writer = SstFileWriter(_options(self._memory))
+        try:
+            self._run.unlink(missing_ok=True)
+            writer.open(str(self._run))
+            for key, row in changes:
+                if row is None:
+                    del writer[key]
+                else:
+                    writer[key] = row
+            writer.finish()
+        except StorageError:
+            raise
+        except Exception as error:
+            raise _explained(self.path, error) from None
+
+    def ingest(self) -> None:
+        """Move the built file into the DB: one atom, at once durable, over everything written before, which
+        is flushed first: the DB stays a prefix of what was written. Raises :class:`StorageError`; blocks."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        try:
+            self._db.flush()
+            self._db.ingest_external_file([str(self._run)], options)
         except Exception as error:
             raise _explained(self.path, error) from None
 

@@ -1,0 +1,109 @@
+"""What a restore has read and not yet written: the last record of every key, and how it gets into the DB.
+
+Rules B1 to B3 of docs/internals/recovery.md:
+
+- A changelog is read forward and kept as key → last record, so of a key that was written a hundred times one
+  row is made. Bounded by :data:`RUN_RECORDS_MAX` and by bytes, replaced records not counted.
+- A large run becomes one sorted SST file that is moved into the DB, past memtable and compaction; a small one
+  a batch. Either is one atom and holds the frontier row: what is in the DB is always what the row says, and a
+  crash at any moment costs a run that is read again.
+- Later runs shadow earlier ones: the order of the log.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from typing import Final
+
+from confluent_kafka import Message
+
+from refold.engine import history, rows
+from refold.engine.points import Points
+from refold.engine.store import Batch, Store
+
+#: Keys of one run. With the bytes below, which count first for records over 200 bytes.
+RUN_RECORDS_MAX: Final = 50_000
+
+#: Values, keys and what Python keeps beside them: two restores at once hold twice this.
+RUN_BYTES_MAX: Final = 32 * 1024 * 1024
+
+#: Of one kept record beside key and value, in Python and librdkafka: measured 480 to 560 bytes.
+RECORD_OVERHEAD_BYTES: Final = 512
+
+#: From here on a run is worth a file: one memtable of the DB would not hold it. Below it the tail of a warm
+#: copy stays in memory, as a commit's rows do.
+FILE_BYTES_MIN: Final = 4 * 1024 * 1024
+
+#: A paced restore writes at least this often, or a crash would cost it what it waited for.
+RUN_SECONDS_MAX: Final = 5
+
+
+class Run:
+    """One thread. Keys are full row keys (:mod:`refold.engine.rows`)."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_last")
+
+    def __init__(self, bytes_per_s_max: int = 0) -> None:
+        self._bytes_max = min(RUN_BYTES_MAX, bytes_per_s_max * RUN_SECONDS_MAX or RUN_BYTES_MAX)
+        self._last: dict[bytes, Message] = {}
+        self._bytes = 0
+
+    def put(self, key: bytes, message: Message) -> None:
+        """``message`` is the newest of its key; without a value it deletes the row."""
+        before = self._last.get(key)
+        if before is None:
+            self._bytes += len(message) + len(key) + RECORD_OVERHEAD_BYTES
+        else:
+            self._bytes += len(message) - len(before)
+        self._last[key] = message
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= self._bytes_max or len(self._last) >= RUN_RECORDS_MAX
+
+    def write(self, store: Store, frontier: rows.Frontier, points: Points) -> None:
+        """All of it and the row that says so, as one atom; empty afterwards. Blocks.
+
+        Raises :class:`StorageError`, also for a record of the state topic that is no snapshot.
+        """
+        if self._bytes >= FILE_BYTES_MIN:
+            store.build(self._sorted(frontier))
+            points.reach("run_built")
+            store.ingest()
+            points.reach("run_ingested")
+        else:
+            batch = Batch()
+            for key, message in self._last.items():
+                row = _row(key, message)
+                if row is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, row)
+            batch.frontier(frontier)
+            store.write(batch)
+        self._last.clear()
+        self._bytes = 0
+
+    def _sorted(self, frontier: rows.Frontier) -> Iterator[tuple[bytes, bytes | None]]:
+        keys = sorted(self._last)
+        at = bisect.bisect(keys, rows.FRONTIER_KEY)
+        for key in keys[:at]:
+            yield key, _row(key, self._last[key])
+        yield rows.FRONTIER_KEY, frontier.encode()
+        for key in keys[at:]:
+            yield key, _row(key, self._last[key])
+
+
+def _row(key: bytes, message: Message) -> bytes | None:
+    value: bytes | None = message.value()
+    if value is None or not key.startswith(rows.STATE):
+        return value
+    tail = b""
+    for name, content in message.headers() or ():
+        if name == history.HEADER:
+            tail = content or b""
+    return rows.pack(rows.snapshot_seq(value), tail, value)
