@@ -56,9 +56,16 @@ _FENCED: Final = frozenset(
         KafkaError.FENCED_INSTANCE_ID,
     }
 )
-#: Leadership is moving or metadata has not reached every broker yet.
+#: Leadership is moving or metadata has not reached every broker yet. librdkafka does not call all of them
+#: retriable: a broker that was killed and came back made an epoch older than the leader's end a takeover.
 _SETTLING: Final = frozenset(
     {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REPLICA_NOT_AVAILABLE,
