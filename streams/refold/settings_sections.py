@@ -30,6 +30,9 @@ CHECKPOINT_EVENTS_MAX: Final = 1_000_000
 #: One may be damaged and one may be of an owner that was slow to notice it was none: then there is a third.
 CHECKPOINT_KEEP: Final = 3
 
+#: More copies than this are a full copy on every worker of any fleet that has standbys for failover.
+STANDBY_REPLICAS_MAX: Final = 16
+
 #: Set by refold because a guarantee hangs on it; overriding one through ``kafka.librdkafka`` is refused.
 RESERVED_LIBRDKAFKA: Final[dict[str, str]] = {
     "bootstrap.servers": "set kafka.bootstrap",
@@ -186,7 +189,7 @@ class WorkerSettings(_Section):
         ),
     )
     cache_bytes_max: int = Field(
-        64 * 1024 * 1024,
+        48 * 1024 * 1024,
         ge=1024 * 1024,
         description="Decoded sessions kept in memory, by encoded bytes, least recently used first out.",
     )
@@ -231,6 +234,15 @@ class WorkerSettings(_Section):
         description=(
             "Core partitions, restored before others and without jitter: partitions, ranges and sessions"
             " (`0,4-7,acme/front-desk`). The others follow by unread inbox records."
+        ),
+    )
+    standby_replicas: int = Field(
+        0,
+        ge=0,
+        le=STANDBY_REPLICAS_MAX,
+        description=(
+            "Copies of each partition that workers keep fresh beside its owner's, for stale reads and quick"
+            " failover. Each costs the changelogs' traffic and the state's disk once more."
         ),
     )
     seed: int | None = Field(

@@ -51,7 +51,7 @@ class EngineConfig:
     session_timeout_ms: int = 30_000
     transaction_timeout_ms: int = 10_000
     commit_interval_min_ms: int = 10
-    cache_bytes_max: int = 64 * 1024 * 1024
+    cache_bytes_max: int = 48 * 1024 * 1024
     overlay_bytes_max: int = 32 * 1024 * 1024
     start_jitter_ms_max: int = 500
     restore_jitter_ms_max: int = 2_000
@@ -63,6 +63,7 @@ class EngineConfig:
     restore_bytes_per_s_max: int = 0
     restore_first: str | None = None
     takeover_stall_ms_max: int = TAKEOVER_STALL_MS_MAX
+    standby_replicas: int = 0
     checkpoint_url: str | None = field(default=None, repr=False)
     checkpoint_interval_ms: int = 180_000
     checkpoint_events_max: int = 1_000_000
@@ -110,6 +111,7 @@ class EngineConfig:
             restore_jitter_ms_max=worker.restore_jitter_ms_max,
             seed=worker.seed,
             drain_seconds_max=worker.drain_seconds_max,
+            standby_replicas=worker.standby_replicas,
             checkpoint_url=worker.checkpoint_url,
             checkpoint_interval_ms=worker.checkpoint_interval_ms,
             checkpoint_events_max=worker.checkpoint_events_max,

@@ -46,9 +46,9 @@ from refold.errors import StorageError
 #: Uncompressed blocks of all partitions together; the OS page cache holds the compressed ones.
 BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
 
-#: Memtables of all partitions together: with the block cache and 64 MiB of decoded sessions the process stays
-#: below 400 MB (`bench.memory`).
-WRITE_BUFFERS_BYTES: Final = 64 * 1024 * 1024
+#: Memtables of all partitions together: with the block cache and 48 MiB of decoded sessions the process stays
+#: below 400 MB (`bench.memory`). Six full ones: four partitions of a busy worker fill one each at a time.
+WRITE_BUFFERS_BYTES: Final = 48 * 1024 * 1024
 
 #: One memtable. At most this much of the changelog is read again after a `kill -9`: 8 MiB, under 0.1 s.
 WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
@@ -62,7 +62,7 @@ BLOOM_BITS_PER_KEY: Final = 10
 #: End of the name of a sorted file until it is in the DB.
 RUN_SUFFIX: Final = ".run"
 
-#: A word in a directory tells that it is refold's; the partition in the DB, that it is in its place.
+#: Beginnings of names that RocksDB gives to files of a DB, whatever else is missing.
 _DB_FILES: Final = ("CURRENT", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "IDENTITY")
 
 LOG_FILES_MAX: Final = 2
@@ -260,6 +260,16 @@ class Store:
         except Exception as error:
             raise _explained(path, error) from None
         return True
+
+    def blank(self) -> bool:
+        """Nothing but notes."""
+        cursor = self._db.iter()
+        there = _seek(self.path, cursor, b"")
+        while there and bytes(cursor.key()).startswith(rows.NOTE):
+            cursor.next()
+            there = cursor.valid()
+        _check(self.path, cursor)
+        return not there
 
     def empty(self) -> bool:
         """No session at all."""
