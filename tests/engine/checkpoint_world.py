@@ -172,5 +172,9 @@ class Told:
 
     warning = error = info
 
+    def restores(self) -> dict[str, float]:
+        name = "refold_checkpoint_restores_total"
+        return {labels[1]: count for labels, count in self.counts.items() if labels[0] == name}
+
     def reasons(self) -> list[str]:
         return [fields["reason"] for event, fields in self.events if event == "checkpoint_skipped"]

@@ -212,6 +212,16 @@ class Store:
 
     def close(self, *, flush: bool = True) -> None:
         if self._closed:
+    def note(self, key: bytes) -> bytes | None:
+        return self._database.live.get(key)
+
+    def put_note(self, key: bytes, value: bytes) -> None:
+        self._disk.kernel.alive()
+        self._database.write([(key, value)])
+
+    def blank(self) -> bool:
+        return all(key.startswith(rows.NOTE) for key in self._database.live)
+
             return
         self._disk.kernel.alive()
         self._closed = True

@@ -104,6 +104,7 @@ def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple
         (seal, "time", clock),
         (takeover, "time", clock),
         (takeover, "clients", clients),
+        (restore, "foreign", lambda path: False),
     ]
 
 

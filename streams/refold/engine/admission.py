@@ -168,6 +168,7 @@ class Pace:
     ) -> None:
         self._monotonic = monotonic
         self._sleep = sleep
+        self.bytes_per_s = bytes_per_s
         self._bucket = Bucket(bytes_per_s, monotonic()) if bytes_per_s else None
         self._lock = threading.Lock()
         #: Told of every read, in bytes, on the thread that read.
@@ -176,6 +177,10 @@ class Pace:
     def spend(self, size: int, cancelled: Callable[[], bool]) -> None:
         """Say that ``size`` bytes were read; blocks until more may be, or ``cancelled`` says it is moot."""
         self.told(size)
+        self.wait(size, cancelled)
+
+    def wait(self, size: int, cancelled: Callable[[], bool]) -> None:
+        """The same for bytes that did not come from the brokers."""
         if self._bucket is None:
             return
         with self._lock:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from refold.engine.checkpoints.source import CheckpointSource
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
 from refold.engine.points import Points
-from refold.engine.store import Batch, Memory, Store, set_aside
+from refold.engine.store import Batch, Memory, Store, UnreadableStore, foreign, set_aside
 from refold.engine.takeover import Cluster, Committed, Marks, Stall
 from refold.errors import ConfigError, StorageError, TransientError
 
@@ -87,6 +87,8 @@ class Restorer:
         #: Of all restores of this worker together; whoever else reads for a restore spends from it too.
         self.pace = Pace(config.restore_bytes_per_s_max)
         self._checkpoints = checkpoints
+        if checkpoints is not None:
+            checkpoints.pace = self.pace
 
     def path(self, partition: int) -> Path:
         return self._config.store_dir / f"p{partition:05d}"
@@ -101,9 +103,13 @@ class Restorer:
         path = self.path(partition)
         if marks.state_end <= marks.state_start:
             return 0.0
-        if not path.exists():
+        if not path.exists() or foreign(path):
             return 1.0
-        store = Store(path, self._memory)
+        try:
+            store = Store(path, self._memory)
+        except StorageError:
+            # What is wrong with it is found and said when it is restored.
+            return 1.0
         try:
             frontier = store.frontier()
         except StorageError:
@@ -135,9 +141,32 @@ class Restorer:
             marks = self._cluster.marks(partition)
             self._points.reach("after_mark")
             self._cluster.outputs_closed(partition, cancelled, stall)
+        try:
+            restored = self._bring(partition, committed, marks, stall, cancelled, progress, self._checkpoints)
+        except UnreadableStore as error:
+            # Found when it was written to or read from, which is later than when it is opened.
+            self._log.error("local_store_unreadable", partition=partition, error=str(error))
+            self.set_aside(partition, "damaged")
+            # Of a checkpoint perhaps: this time from the changelogs alone.
+            restored = self._bring(partition, committed, marks, stall, cancelled, progress, None)
+            restored = replace(restored, set_aside="damaged")
+        return replace(restored, seconds=time.monotonic() - started)
+
+    def _bring(
+        self,
+        partition: int,
+        committed: Committed,
+        marks: Marks,
+        stall: Stall,
+        cancelled: Callable[[], bool],
+        progress: Callable[[float], None],
+        checkpoints: CheckpointSource | None,
+    ) -> Restored:
+        """From (3) on, with what is on this disk."""
+        sabotaged = self._config.sabotage.restore_to_eof
         store, frontier, why = self._open(partition, committed, marks)
-        if self._checkpoints is not None:
-            store, frontier = self._checkpoints.better(
+        if checkpoints is not None:
+            store, frontier = checkpoints.better(
                 partition, store, frontier, lambda one: self._distrust(one, committed, marks), cancelled
             )
         try:
@@ -178,6 +207,8 @@ class Restorer:
                 )
             )
             store.write(batch)
+            if store.note(rows.PARTITION_KEY) is None:
+                store.put_note(rows.PARTITION_KEY, self._identity(partition))
         except BaseException:
             store.close()
             raise
@@ -190,7 +221,7 @@ class Restorer:
             claim=meta is None or meta.txid != self._config.transactional_id,
             records=records,
             waited_s=stall.waited_s,
-            seconds=time.monotonic() - started,
+            seconds=0.0,
             set_aside=why,
         )
 
@@ -201,6 +232,15 @@ class Restorer:
         Raises :class:`StorageError`.
         """
         return self._open(partition, _NOT_FED, marks)
+
+    @property
+    def copy_lifetime_ms(self) -> int:
+        """For how long what a copy has not read is sure to hold every tombstone (rule Z)."""
+        return self._facts.delete_retention_ms - TOMBSTONE_MARGIN_MS
+
+    def now_ms(self) -> int:
+        """The wall clock that copies are judged by."""
+        return self._now_ms()
 
     def _unstable(self, partition: int) -> Committed:
         return self._cluster.committed(partition, stable=False) or Committed(-1, None)
@@ -221,33 +261,51 @@ class Restorer:
             marks.generations_start,
             0,
         )
-        existed = path.exists()
         why: str | None = None
-        try:
-            store = Store(path, self._memory)
-        except StorageError as error:
-            if "locked" in str(error) or "no space" in str(error) or not existed:
-                raise
-            why = "damaged"
+        if foreign(path):
+            why = "foreign"
         else:
+            existed = path.exists()
             try:
-                frontier = store.frontier()
-            except StorageError:
+                store = Store(path, self._memory)
+            except StorageError as error:
+                if "locked" in str(error) or "no space" in str(error) or not existed:
+                    raise
                 why = "damaged"
             else:
-                if frontier is None:
-                    if store.empty():
-                        # New, or killed before anything was flushed.
-                        return store, fresh, None
+                try:
+                    frontier = store.frontier()
+                    why = self._judge(partition, store, frontier, committed, marks)
+                except StorageError:
                     why = "damaged"
-                else:
-                    why = self._distrust(frontier, committed, marks)
-                    if why is None:
-                        return store, frontier, None
-            store.close(flush=False)
-        self._log.info("local_store_set_aside", partition=partition, reason=why)
-        set_aside(path)
+                if why is None:
+                    return store, frontier or fresh, None
+                store.close(flush=False)
+        self.set_aside(partition, why)
         return Store(path, self._memory), fresh, why
+
+    def set_aside(self, partition: int, why: str) -> None:
+        """Move the partition's closed copy out of the way. ``why``: a word of a closed list. Blocks."""
+        self._log.info("local_store_set_aside", partition=partition, reason=why)
+        set_aside(self.path(partition))
+
+    def _identity(self, partition: int) -> bytes:
+        return f"{self._config.prefix}/{partition}".encode()
+
+    def _judge(
+        self,
+        partition: int,
+        store: Store,
+        frontier: rows.Frontier | None,
+        committed: Committed,
+        marks: Marks,
+    ) -> str | None:
+        if frontier is None:
+            # New, or killed before anything was flushed; else somebody else's: what refold writes has one.
+            return None if store.blank() else "foreign"
+        if store.note(rows.PARTITION_KEY) not in (None, self._identity(partition)):
+            return "foreign"
+        return self._distrust(frontier, committed, marks)
 
     def _distrust(self, local: rows.Frontier, committed: Committed, marks: Marks) -> str | None:
         """Why the local copy must not be used (a word of a closed list), or ``None``."""

@@ -7,6 +7,8 @@ key                    value
 ``h`` + block key      the framed history block
 ``g`` + record key     the framed ``GenerationRecord`` of one generation, under the key of its changelog
 ``m`` + ``frontier``   :class:`Frontier`: how far this DB is, written in every batch
+``m`` + ``partition``  whose copy this is, ``<prefix>/<partition>``; written by a restore
+``m`` + ``validated``  up to where the copy was compared with its changelogs (:mod:`refold.engine.validation`)
 =====================  ==================================================================================
 """
 
@@ -24,7 +26,10 @@ from refold.wire.varint import read_zlong
 STATE: Final = b"s"
 BLOCK: Final = b"h"
 GENERATION: Final = b"g"
+NOTE: Final = b"m"
 FRONTIER_KEY: Final = b"mfrontier"
+PARTITION_KEY: Final = b"mpartition"
+VALIDATED_KEY: Final = b"mvalidated"
 
 #: Magic 0 and the 4-byte schema id: what the worker writes.
 FRAME_BYTES: Final = 5

@@ -6,8 +6,8 @@ creation time and the digest of its own bytes, so that a damaged manifest is not
     <created_ms, 13 digits>-<first 32 hex digits of the SHA-256 of its bytes>
 
 ``keys`` is the key filter (:mod:`keyfilter`): a file of the store and not of the DB's directory. Manifests of
-format 1 have none. ``frontier`` is read from the checkpoint itself, not from the DB that goes on meanwhile. ``schemas``: the
-newest versions its writer knew of what rows hold; a build that knows less must not open it.
+format 1 have none. ``frontier`` is read from the checkpoint itself, not from the DB that goes on meanwhile.
+``schemas``: the newest versions its writer knew of what rows hold; a build that knows less must not open it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from refold.engine.admission import Pace
 from refold.engine.checkpoints.fetch import fetch
+from refold.engine.checkpoints.keyfilter import KeyFilter
 from refold.engine.checkpoints.manifest import Manifest, known_schemas, unknown_schema
 from refold.engine.checkpoints.remote import Remote, sync_directory
 from refold.engine.metrics import Metrics
@@ -35,8 +37,8 @@ AHEAD_RECORDS_MIN: Final = 50_000
 #: End of the name of a download's directory, until it is whole.
 FETCHED: Final = ".fetched"
 
-#: A download that lasts longer is given up. A third of the margin of rule Z: what was judged young enough at
-#: its beginning still is when the tail is read.
+#: A download that lasts longer than this, and than the pace of restores makes it last, is given up. Whether
+#: it is still young enough for rule Z is judged again when it is there.
 FETCH_SECONDS_MAX: Final = 1_200.0
 
 #: Manifests looked at per restore. Retention keeps 3 by default, 100 at most is a setting.
@@ -52,6 +54,30 @@ class CheckpointSource:
         self._memory = memory
         self._metrics = metrics
         self._log = log
+        #: Of all restores of the worker; set by the restorer.
+        self.pace: Pace | None = None
+
+    def key_filter(
+        self, partition: int, distrust: Callable[[Frontier], str | None]
+    ) -> tuple[Manifest, KeyFilter] | None:
+        """The newest checkpoint that the rules allow and whose key filter is whole, and that filter; ``None``
+        where there is none or the store does not answer. Counts and warns as :meth:`better` does; blocks."""
+        known = known_schemas()
+        try:
+            for checkpoint in self._remote.checkpoints(partition)[:MANIFESTS_MAX]:
+                try:
+                    manifest = self._remote.manifest(partition, checkpoint)
+                    if unknown_schema(manifest, known) or distrust(manifest.frontier) is not None:
+                        continue
+                    found = self._remote.key_filter(manifest)
+                except (StorageError, NotFound) as error:
+                    self._skip(partition, checkpoint, "filter", error)
+                    continue
+                if found is not None:
+                    return manifest, found
+        except UnavailableError as error:
+            self._log.warning("checkpoints_unreachable", partition=partition, error=str(error))
+        return None
 
     def better(
         self,
@@ -120,8 +146,15 @@ class CheckpointSource:
             if why is not None:
                 self._skip(partition, checkpoint, why)
                 continue
-            if self._fetched(manifest, checkpoint, path, cancelled):
-                return manifest
+            if not self._fetched(manifest, checkpoint, path, cancelled):
+                continue
+            why = distrust(manifest.frontier)
+            if why is not None:
+                # The download took its time.
+                shutil.rmtree(_aside(path), ignore_errors=True)
+                self._skip(partition, checkpoint, why)
+                continue
+            return manifest
         return None
 
     def _fetched(
@@ -129,8 +162,16 @@ class CheckpointSource:
     ) -> bool:
         started, to = time.monotonic(), _aside(path)
         try:
-            until = started + FETCH_SECONDS_MAX
-            fetch(self._remote, manifest, to, stopped=lambda: cancelled() or time.monotonic() > until)
+            pace = self.pace
+            paced_s = 0.0 if pace is None or not pace.bytes_per_s else manifest.length / pace.bytes_per_s
+            until = started + FETCH_SECONDS_MAX + paced_s
+            fetch(
+                self._remote,
+                manifest,
+                to,
+                stopped=lambda: cancelled() or time.monotonic() > until,
+                pace=pace,
+            )
             if stored_frontier(to, self._memory) != manifest.frontier:
                 shutil.rmtree(to, ignore_errors=True)
                 raise StorageError(f"the DB of checkpoint {checkpoint} is not at the place its manifest says")
@@ -144,12 +185,13 @@ class CheckpointSource:
             if cancelled():
                 raise
             raise UnavailableError(
-                f"the download of checkpoint {checkpoint} took longer than {FETCH_SECONDS_MAX:.0f} s: the"
-                " changelogs are read instead"
+                f"the download of checkpoint {checkpoint} took longer than"
+                f" {FETCH_SECONDS_MAX + paced_s:.0f} s: the changelogs are read instead"
             ) from None
         except OSError as error:
             self._skip(manifest.partition, checkpoint, "disk", StorageError(f"{to}: {error.strerror}"))
             return False
+        self._metrics.count("refold_checkpoint_bytes_total", manifest.length, outcome="fetched")
         self._log.info(
             "checkpoint_fetched",
             partition=manifest.partition,
