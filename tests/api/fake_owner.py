@@ -11,6 +11,7 @@ from refold.api.view import (
     PartitionRow,
     PartitionStatus,
     RulingLine,
+    StandbyAnswer,
     WorkerHealth,
 )
 from refold.core.slots import SlotMap
@@ -25,6 +26,7 @@ class FakeView:
         self.slots = SlotMap(PARTITIONS)
         self.statuses: dict[int, PartitionStatus] = {}
         self.snapshots: dict[bytes, tuple[int, bytes]] = {}
+        self.copies: dict[bytes, StandbyAnswer] = {}
         self.histories: dict[bytes, HistoryAnswer] = {}
         self.history_calls: list[tuple[bytes, int, int]] = []
         self.generations: dict[tuple[bytes, str], GenerationAnswer] = {}
@@ -80,6 +82,9 @@ class FakeView:
         found = self.snapshots.get(key)
         return 0 if found is None else found[0]
 
+    def standby(self, key: bytes) -> StandbyAnswer | None:
+        return self.copies.get(key)
+
     def history(self, key: bytes, after: int, limit: int) -> HistoryAnswer:
         self.history_calls.append((key, after, limit))
         return self.histories[key]
@@ -103,6 +108,7 @@ class FakeView:
         return [
             PartitionRow(0, "live", 2.5, 1.0, 7, 7, 0),
             PartitionRow(1, "restoring", 0.5, 0.25, -1, -1, None),
+            PartitionRow(2, "standby", 9.5, 1.0, -1, -1, None, 3, 0.4),
         ]
 
     def health(self) -> WorkerHealth:

@@ -18,7 +18,15 @@ from api.fake_owner import FakeView
 from refold.api import handlers, rulingstream
 from refold.api.rulingstream import RulingStream
 from refold.api.server import OwnerServer
-from refold.api.view import GenerationAnswer, HistoryAnswer, OwnerView, RulingLine, WorkerHealth
+from refold.api.view import (
+    GenerationAnswer,
+    HistoryAnswer,
+    OwnerView,
+    PartitionStatus,
+    RulingLine,
+    StandbyAnswer,
+    WorkerHealth,
+)
 from refold.core.envelope import Envelope
 from refold.core.evolve import evolve
 from refold.core.session import initial
@@ -64,6 +72,56 @@ async def test_a_snapshot_is_served_as_committed_bytes_with_its_seq() -> None:
                 assert (answer.status, await answer.read()) == (304, b"")
         async with get("/v1/sessions/t/s", headers={"If-None-Match": '"6"'}) as answer:
             assert answer.status == 200
+
+
+LABELS = {"X-Served-By": "standby", "Refold-Position": "12", "Refold-Behind": "3", "Refold-Age": "0.250"}
+
+
+@pytest.mark.parametrize("status", ["absent", "waiting", "restoring"])
+async def test_a_standby_answers_who_asks_for_it_and_says_how_old_that_is(status: PartitionStatus) -> None:
+    """S4: only with stale=ok, labelled, absence too; with a token of consistency as if there were none."""
+    view = FakeView()
+    view.statuses[view.partition_of(KEY)] = status
+    view.copies[KEY] = StandbyAnswer(5, b"copied", 12, 3, 0.25)
+    gone = next(b"t/%d" % n for n in range(99) if view.partition_of(b"t/%d" % n) == view.partition_of(KEY))
+    view.copies[gone] = StandbyAnswer(0, None, 12, 3, 0.25)
+    refused = 421 if status == "absent" else 503
+    async with serving(view) as (_, get):
+        async with get("/v1/sessions/t/s?stale=ok") as answer:
+            assert (answer.status, await answer.read()) == (200, b"copied")
+            assert {name: answer.headers[name] for name in LABELS} == LABELS
+            assert (answer.headers["ETag"], answer.headers["Refold-Seq"]) == ('"5"', "5")
+        async with get("/v1/sessions/t/s?stale=ok", headers={"If-None-Match": '"5"'}) as answer:
+            assert (answer.status, answer.headers["X-Served-By"]) == (304, "standby")
+        async with get(f"/v1/sessions/{gone.decode()}?stale=ok") as answer:
+            assert (answer.status, (await answer.json(content_type=None))["code"]) == (404, "unknown_session")
+            assert {name: answer.headers[name] for name in LABELS} == LABELS
+        for query in ("", "?min_seq=5", "?stale=ok&min_seq=5", "/history?stale=ok"):
+            async with get(f"/v1/sessions/t/s{query}") as answer:
+                assert answer.status == refused, query
+                assert "X-Served-By" not in answer.headers
+        async with get(f"/v1/rulings/{view.partition_of(KEY)}/0?stale=ok") as answer:
+            assert answer.status == refused
+        async with get("/v1/sessions/t/s?stale=maybe") as answer:
+            assert answer.status == 400
+
+
+async def test_an_owner_answers_for_itself_whatever_would_do() -> None:
+    view = FakeView()
+    view.snapshots[KEY] = (7, b"owned")
+    view.copies[KEY] = StandbyAnswer(5, b"copied", 12, 3, 0.25)
+    async with serving(view) as (_, get):
+        async with get("/v1/sessions/t/s?stale=ok") as answer:
+            assert (await answer.read(), answer.headers["X-Served-By"]) == (b"owned", "active")
+        async with get("/v1/sessions/t/s") as answer:
+            assert "X-Served-By" not in answer.headers
+
+
+async def test_without_a_copy_stale_reads_are_refused_like_others() -> None:
+    view = FakeView()
+    view.statuses[view.partition_of(KEY)] = "absent"
+    async with serving(view) as (_, get), get("/v1/sessions/t/s?stale=ok") as answer:
+        assert answer.status == 421
 
 
 async def test_session_ids_with_any_character_reach_the_right_key() -> None:
@@ -399,11 +457,13 @@ async def test_partitions_are_told_like_a_probe() -> None:
     async with serving(FakeView(), token="a" * 16) as (_, get), get("/healthz/partitions") as answer:
         assert answer.status == 200
         rows = json.loads(await answer.read())["partitions"]
-    assert [(row["partition"], row["state"], row["lag"]) for row in rows] == [
-        (0, "live", 0),
-        (1, "restoring", None),
+    assert [(row["partition"], row["state"], row["lag"], row["behind"], row["age_s"]) for row in rows] == [
+        (0, "live", 0, None, None),
+        (1, "restoring", None, None, None),
+        (2, "standby", None, 3, 0.4),
     ]
-    assert set(rows[0]) == {"partition", "state", "seconds", "progress", "position", "committed", "lag"}
+    words = {"partition", "state", "seconds", "progress", "position", "committed", "lag", "behind", "age_s"}
+    assert set(rows[0]) == words
 
 
 async def test_an_error_inside_is_internal_and_tells_nothing() -> None:

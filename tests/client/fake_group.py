@@ -11,12 +11,16 @@ class FakeGroup:
     def __init__(self, owners: dict[int, str] | None = None) -> None:
         self.owners = dict(owners or {})
         self.members = 1
+        #: Workers with an address, by instance, besides those that own something.
+        self.others: dict[str, str] = {}
         self.commits: dict[int, int] = {}
         self.looks = 0
 
     async def look(self) -> Routes:
         self.looks += 1
-        return Routes({p: Owner(f"w-{url[-4:]}", url) for p, url in self.owners.items()}, self.members)
+        owners = {p: Owner(f"w-{url[-4:]}", url) for p, url in self.owners.items()}
+        others = [Owner(instance, url) for instance, url in self.others.items()]
+        return Routes(owners, self.members, (*dict.fromkeys(owners.values()), *others))
 
     async def committed(self, partition: int) -> int | None:
         return self.commits.get(partition)

@@ -12,12 +12,14 @@ import pytest
 from api.fake_owner import PARTITIONS, FakeView
 from client.fake_group import FakeGroup
 from refold.api.server import OwnerServer
-from refold.api.view import HistoryAnswer, RulingLine
+from refold.api.view import HistoryAnswer, RulingLine, StandbyAnswer
 from refold.client import rulings as rulings_module
 from refold.client.owners import NoOwnerAnswers, Owners, RulingForgotten
 from refold.client.routing import Owner, Router, parse_client_id
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery
+from refold.client.snapshots import Staleness
+from refold.engine.standby.placement import standbys
 from refold.errors import PermissionDenied, TransientError
 
 TOKEN = "t" * 20
@@ -173,6 +175,81 @@ async def test_history_comes_with_the_session_seq() -> None:
         found = await owners.history(partition, "t", "s", after=7, limit=10, timeout_s=2)
         assert found == (view.histories[b"t/s"], 9)
         assert await owners.history(partition, "t", "none", after=0, limit=1, timeout_s=2) is None
+
+
+COPIED = StandbyAnswer(5, b"copied", 12, 3, 0.25)
+SAID = Staleness(12, 3, 0.25)
+
+
+@pytest.mark.parametrize("owner", ["dead", "restoring", "none"])
+async def test_a_standby_is_asked_when_the_owner_has_no_answer(owner: str) -> None:
+    """Goal: the answer comes at once, from whichever worker has a copy, with what it says of its age."""
+    key, view, bare = b"t/s", FakeView(), FakeView()
+    partition = view.partition_of(key)
+    for one in (view, bare):
+        one.statuses[partition] = "absent"
+    view.copies[key] = COPIED
+    restoring = FakeView()
+    restoring.statuses[partition] = "restoring"
+    async with worker(view) as a, worker(bare) as b, worker(restoring) as c:
+        group = FakeGroup({})
+        if owner != "none":
+            group.owners = {partition: "http://127.0.0.1:9" if owner == "dead" else c.url}
+        group.others = {"copy": a.url, "bare": b.url}
+        async with owners_of(group) as owners:
+            began = time.monotonic()
+            assert await owners.stale_snapshot(partition, "t", "s", timeout_s=20) == (b"copied", SAID)
+            assert time.monotonic() - began < 10
+            # One that does not exist there does not exist as of then.
+            view.copies[key] = StandbyAnswer(0, None, 12, 3, 0.25)
+            assert await owners.stale_snapshot(partition, "t", "s", timeout_s=20) == (None, SAID)
+
+
+async def test_an_owner_that_answers_is_not_passed_over() -> None:
+    view, copy = FakeView(), FakeView()
+    key = b"t/s"
+    partition = view.partition_of(key)
+    view.snapshots[key] = (7, b"owned")
+    copy.statuses[partition] = "absent"
+    copy.copies[key] = COPIED
+    async with worker(view) as a, worker(copy) as b:
+        group = FakeGroup({partition: a.url})
+        group.others = {"copy": b.url}
+        async with owners_of(group) as owners:
+            assert await owners.stale_snapshot(partition, "t", "s", timeout_s=5) == (b"owned", None)
+            assert await owners.stale_snapshot(partition, "t", "none", timeout_s=5) == (None, None)
+
+
+async def test_without_a_standby_the_owner_is_waited_for() -> None:
+    view, bare = FakeView(), FakeView()
+    key = b"t/s"
+    partition = view.partition_of(key)
+    view.snapshots[key] = (7, b"owned")
+    view.statuses[partition] = "restoring"
+    bare.statuses[partition] = "absent"
+    async with worker(view) as a, worker(bare) as b:
+        group = FakeGroup({partition: a.url})
+        group.others = {"bare": b.url}
+        async with owners_of(group) as owners:
+            with pytest.raises(NoOwnerAnswers, match="no standby"):
+                await owners.stale_snapshot(partition, "t", "s", timeout_s=0.2)
+            asking = asyncio.ensure_future(owners.stale_snapshot(partition, "t", "s", timeout_s=20))
+            view.statuses[partition] = "live"
+            assert await asking == (b"owned", None)
+
+
+async def test_who_may_have_a_copy_is_asked_in_the_order_of_the_placement() -> None:
+    """Goal: clients and workers come to the same order, owner left out."""
+    group = FakeGroup({2: "http://127.0.0.1:1"})
+    group.others = {f"w-{n}": f"http://127.0.0.1:{n}" for n in range(1, 6)}
+    router = Router(group)  # type: ignore[arg-type]
+    assert router.in_line(2) == []
+    await router.refresh()
+    routes = await group.look()
+    owner = routes.owners[2]
+    line = [one.instance for one in router.in_line(2)]
+    assert line == standbys(2, {w.instance for w in routes.workers}, owner.instance, 9)
+    assert len(line) == 5
 
 
 async def test_concurrent_refreshes_share_one_look() -> None:

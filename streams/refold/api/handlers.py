@@ -4,7 +4,7 @@ loop unless JSON was asked for, and none waits longer than ``WAIT_MS_MAX``."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import orjson
 from aiohttp import web
@@ -20,7 +20,7 @@ from refold.api.limits import (
 )
 from refold.api.problems import Problem
 from refold.api.rulingstream import RulingStream
-from refold.api.view import OwnerView, WorkerHealth
+from refold.api.view import OwnerView, StandbyAnswer, WorkerHealth
 from refold.core.limits import ID_BYTES_MAX
 from refold.wire.owner import public_json
 from refold.wire.snapshot import decode_snapshot
@@ -90,8 +90,16 @@ class Handlers:
     # Sessions
 
     async def session(self, request: web.Request) -> web.Response:
-        key, partition = self._owned_key(request)
+        key = self._key(request)
+        partition = self._view.partition_of(key)
+        stale = _stale(request)
         min_seq = _number(request, "min_seq", 0, 0, OFFSET_MAX)
+        if stale and not min_seq and self._view.status(partition) != "live":
+            # Who waits for a seq has a promise to keep, which a copy cannot.
+            copied = self._view.standby(key)
+            if copied is not None:
+                return self._from_standby(request, copied)
+        self._require_live(partition)
         wait_ms = _number(request, "wait_ms", WAIT_MS_DEFAULT if min_seq else 0, 0, WAIT_MS_MAX)
         if min_seq > self._view.seq_of(key):
             with self._waiting():
@@ -104,19 +112,18 @@ class Handlers:
                     retry_after_s=1.0,
                     seq=self._view.seq_of(key),
                 )
-        seq = self._view.seq_of(key)
-        etag = f'"{seq}"'
-        as_json = _wants_json(request)
-        headers = {"ETag": etag, "Refold-Seq": str(seq), "Cache-Control": "no-cache", "Vary": "Accept"}
-        framed = self._view.snapshot(key)
-        if framed is None:
-            raise Problem("unknown_session", "no such session: it was never opened, or it was deleted")
-        if _matches(request.headers.get("If-None-Match"), etag):
-            return web.Response(status=304, headers=headers)
-        if as_json:
-            body = public_json(decode_snapshot(framed))
-            return web.Response(body=body, content_type="application/json", headers=headers)
-        return web.Response(body=framed, content_type="application/avro", headers=headers)
+        labels = {"X-Served-By": "active"} if stale else {}
+        return _snapshot(request, self._view.seq_of(key), self._view.snapshot(key), labels)
+
+    @staticmethod
+    def _from_standby(request: web.Request, copied: StandbyAnswer) -> web.Response:
+        labels = {
+            "X-Served-By": "standby",
+            "Refold-Position": str(copied.position),
+            "Refold-Behind": str(copied.behind),
+            "Refold-Age": f"{copied.age_s:.3f}",
+        }
+        return _snapshot(request, copied.seq, copied.snapshot, labels)
 
     async def history(self, request: web.Request) -> web.Response:
         key, _ = self._owned_key(request)
@@ -191,6 +198,12 @@ class Handlers:
     # Shared checks
 
     def _owned_key(self, request: web.Request) -> tuple[bytes, int]:
+        key = self._key(request)
+        partition = self._view.partition_of(key)
+        self._require_live(partition)
+        return key, partition
+
+    def _key(self, request: web.Request) -> bytes:
         tenant, session = request.match_info["tenant"], request.match_info["session"]
         if "/" in tenant:
             raise Problem("bad_request", "tenant: must not contain '/'")
@@ -200,9 +213,7 @@ class Handlers:
             raise Problem("bad_request", "tenant and session must be valid UTF-8") from None
         if len(key) > KEY_BYTES_MAX:
             raise Problem("bad_request", f"tenant/session: longer than {KEY_BYTES_MAX} bytes")
-        partition = self._view.partition_of(key)
-        self._require_live(partition)
-        return key, partition
+        return key
 
     def _require_live(self, partition: int) -> None:
         status = self._view.status(partition)
@@ -232,6 +243,37 @@ class Handlers:
             yield
         finally:
             self._waiters -= 1
+
+
+def _snapshot(
+    request: web.Request, seq: int, framed: bytes | None, labels: Mapping[str, str]
+) -> web.Response:
+    if framed is None:
+        raise Problem(
+            "unknown_session", "no such session: it was never opened, or it was deleted", headers=labels
+        )
+    etag = f'"{seq}"'
+    headers = {
+        "ETag": etag,
+        "Refold-Seq": str(seq),
+        "Cache-Control": "no-cache",
+        "Vary": "Accept",
+        **labels,
+    }
+    if _matches(request.headers.get("If-None-Match"), etag):
+        return web.Response(status=304, headers=headers)
+    if _wants_json(request):
+        body = public_json(decode_snapshot(framed))
+        return web.Response(body=body, content_type="application/json", headers=headers)
+    return web.Response(body=framed, content_type="application/avro", headers=headers)
+
+
+def _stale(request: web.Request) -> bool:
+    """Whether a copy's answer will do."""
+    raw = request.query.get("stale")
+    if raw not in (None, "ok"):
+        raise Problem("bad_request", "stale: only `ok` is known, for an answer of a standby")
+    return raw is not None
 
 
 def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:

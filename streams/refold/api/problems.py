@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import orjson
@@ -56,12 +57,19 @@ class Problem(Exception):
     """Raised by a handler, turned into a response by the middleware."""
 
     def __init__(
-        self, code: ProblemCode, detail: str, *, retry_after_s: float | None = None, **extra: object
+        self,
+        code: ProblemCode,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        **extra: object,
     ):
         super().__init__(detail)
         self.code = code
         self.detail = detail
         self.retry_after_s = retry_after_s
+        self.headers = headers or {}
         self.extra = extra
 
     def response(self) -> web.Response:
@@ -74,7 +82,7 @@ class Problem(Exception):
             "detail": self.detail,
             **self.extra,
         }
-        headers = {"Cache-Control": "no-store"}
+        headers = {**self.headers, "Cache-Control": "no-store"}
         if self.retry_after_s is not None:
             # The header is whole seconds by its RFC; the exact estimate travels in the body.
             headers["Retry-After"] = str(max(1, round(self.retry_after_s)))

@@ -24,6 +24,7 @@ __all__ = [
     "PartitionRow",
     "PartitionStatus",
     "RulingLine",
+    "StandbyAnswer",
     "WorkerHealth",
 ]
 
@@ -48,10 +49,13 @@ class WorkerHealth:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One owned partition, for whoever watches. ``state``: a word of the lifecycle, and for how many seconds
-    it has been that; ``progress``: of the restore, 0 … 1; ``position`` and ``committed``: next inbox offset
-    to be folded, and as committed, -1 before they are known; ``lag``: inbox records not ruled on, as last
-    looked for, ``None`` before."""
+    """One owned partition, or one that is copied here, for whoever watches. ``state``: a word of the
+    lifecycle or ``standby``, and for how many seconds it has been that; ``progress``: of the restore, 0 … 1;
+    ``position`` and ``committed``: next inbox offset to be folded, and as committed, -1 before they are
+    known; ``lag``: inbox records not ruled on, as last looked for, ``None`` before.
+
+    Of a standby alone, ``None`` otherwise: ``behind``, offsets of its changelogs that it has not read;
+    ``age_s``, everything committed so many seconds ago is in it (``None`` while it is being made)."""
 
     partition: int
     state: str
@@ -60,6 +64,21 @@ class PartitionRow:
     position: int
     committed: int
     lag: int | None
+    behind: int | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyAnswer:
+    """A session as a standby's copy has it. ``snapshot``: framed, ``None`` for a session that does not exist
+    there; ``seq`` is 0 then. ``position``: next offset of the state topic; ``behind``, ``age_s``: as in
+    :class:`PartitionRow`."""
+
+    seq: int
+    snapshot: bytes | None
+    position: int
+    behind: int
+    age_s: float
 
 
 class OwnerView(Protocol):
@@ -81,6 +100,10 @@ class OwnerView(Protocol):
 
     def seq_of(self, key: bytes) -> int:
         """The committed seq of a session, 0 when it does not exist. Does not block; cheaper than a decode."""
+
+    def standby(self, key: bytes) -> StandbyAnswer | None:
+        """The session from a copy of a partition that another worker owns; ``None`` where there is none, or
+        it was never whole. Does not block."""
 
     def history(self, key: bytes, after: int, limit: int) -> HistoryAnswer:
         """Journal positions of the events with ``seq > after``, ascending, at most ``limit``."""
@@ -108,4 +131,4 @@ class OwnerView(Protocol):
     def health(self) -> WorkerHealth: ...
 
     def partitions(self) -> list[PartitionRow]:
-        """Every owned partition, by number. Does not block."""
+        """Every owned partition, by number, then every copy. Does not block."""

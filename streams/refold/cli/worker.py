@@ -215,7 +215,7 @@ def status(
     if partitions and rows:
         out.say()
         out.table(
-            ("partition", "instance", "state", "for", "progress", "position", "committed", "lag"),
+            ("partition", "instance", "state", "for", "progress", "position", "committed", "lag", "behind"),
             sorted(
                 (
                     state["partition"],
@@ -226,6 +226,8 @@ def status(
                     state["position"],
                     state["committed"],
                     state["lag"],
+                    # Of a standby; a worker of an earlier version does not say it.
+                    state.get("behind"),
                 )
                 for row in rows
                 for state in row["states"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from refold.client.snapshots import SnapshotView
+from refold.client.snapshots import SnapshotView, Staleness
 from refold.formats.context import ContextFormat
 from refold.formats.context import render as render_format
 
@@ -21,7 +21,8 @@ class Context:
     ``{"system_instructions": […], "messages": […]}``, raw ``{"system", "summary", "messages"}``
     with refold's own messages and parts.
 
-    ``seq``: of the snapshot it was made from. ``stale``: made without an owner, from the state topic.
+    ``seq``: of the snapshot it was made from. ``stale``: made without the owner, from the state topic, or
+    from a standby, which ``staleness`` says more of.
     ``uncovered``: messages of the path that neither the summary nor the newest messages show.
     ``complete``: false when the beginning of the path is not known to the state; what fits the window was
     then read from the journal, and what lies before it has no summary.
@@ -33,6 +34,7 @@ class Context:
     stale: bool
     complete: bool
     uncovered: int
+    staleness: Staleness | None = None
 
     @property
     def messages(self) -> list[Any]:
@@ -51,4 +53,5 @@ def render(view: SnapshotView, data: Mapping[str, Any], format: ContextFormat) -
         stale=view.stale,
         complete=bool(context["complete"]),
         uncovered=int(context["uncovered"]),
+        staleness=view.staleness,
     )

@@ -51,6 +51,16 @@ ROUTE_AGE_MAX_S: Final = 60.0
 #: Pause between two attempts when an owner does not answer and says nothing about when it will.
 RETRY_PAUSE_S: Final = 0.2
 
+#: Workers asked for a standby's answer, besides the owner: one or two standbys are what fleets keep, and one
+#: more for a group that has just changed.
+STANDBYS_ASKED_MAX: Final = 3
+
+#: How long one worker is waited for where a standby's answer will do.
+STALE_ATTEMPT_S: Final = 1.0
+
+#: A worker that did not answer such a request is asked last for this long.
+SILENT_S: Final = 5.0
+
 #: Two records of one session closer together than this in the journal are read in one sweep: a swept record
 #: costs 1 us, a seek 0.3 ms. Measured for 50 events, sweep against seeks: 200 records apart 10 against 17 ms,
 #: 400 apart 17 against 14, 800 apart 33 against 17, 1 600 apart 84 against 33.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,8 +19,15 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from refold.client.limits import ANSWER_BYTES_MAX, RETRY_PAUSE_S
+from refold.client.limits import (
+    ANSWER_BYTES_MAX,
+    RETRY_PAUSE_S,
+    SILENT_S,
+    STALE_ATTEMPT_S,
+    STANDBYS_ASKED_MAX,
+)
 from refold.client.routing import Owner, Router
+from refold.client.snapshots import Staleness
 from refold.errors import PermissionDenied, RefoldError, TransientError, UnavailableError, UsageError
 from refold.wire.owner import HistoryAnswer, RulingLine
 
@@ -37,6 +45,7 @@ class Answer:
     body: bytes
     code: str | None = None
     seq: int | None = None
+    staleness: Staleness | None = None
 
 
 def session_path(tenant: str, session: str) -> str:
@@ -59,6 +68,8 @@ class Owners:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._request_timeout_s = request_timeout_s
         self._http: aiohttp.ClientSession | None = None
+        #: Workers that did not answer, by URL, and until when they are asked last.
+        self._silent: dict[str, float] = {}
 
     async def __aenter__(self) -> Self:
         self._http = aiohttp.ClientSession(
@@ -94,6 +105,49 @@ class Owners:
             partition, session_path(tenant, session), {"min_seq": min_seq} if min_seq else {}, timeout_s
         )
         return None if answer.status == 404 else answer.body
+
+    async def stale_snapshot(
+        self, partition: int, tenant: str, session: str, *, timeout_s: float
+    ) -> tuple[bytes | None, Staleness | None]:
+        """The owner's snapshot where it answers at once, a standby's where it does not, and what that one
+        says of its age (``None``: the owner's). The snapshot is ``None`` when the session does not exist."""
+        path, deadline = session_path(tenant, session), time.monotonic() + timeout_s
+        last = "no worker has this partition"
+        while (remaining := deadline - time.monotonic()) > 0:
+            pause = RETRY_PAUSE_S
+            for worker in await self._candidates(partition, remaining):
+                left = min(deadline - time.monotonic(), STALE_ATTEMPT_S)
+                if left <= 0:
+                    break
+                try:
+                    answer = await self._get(worker, path, {"stale": "ok"}, left)
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    last = f"{worker.instance} at {worker.url}: {type(error).__name__}"
+                    self._silent[worker.url] = time.monotonic() + SILENT_S
+                    continue
+                if answer.status == 200 or answer.code == "unknown_session":
+                    if answer.staleness is not None:
+                        # The owner did not answer: whoever asks next may find another one.
+                        self.router.refresh_soon()
+                    return (None if answer.status == 404 else answer.body), answer.staleness
+                last, pause = self._refusal(worker, answer)
+            if self.router.members == 0:
+                break
+            await asyncio.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+            await self._refresh(deadline - time.monotonic())
+        raise NoOwnerAnswers(
+            f"no worker, and no standby, answered for partition {partition} within {timeout_s:g} s ({last})",
+            retry_after_s=1.0,
+        )
+
+    async def _candidates(self, partition: int, remaining_s: float) -> list[Owner]:
+        """The owner, then who may have a copy; who did not answer a moment ago is asked last."""
+        owner = await self._owner(partition, remaining_s)
+        found = [] if owner is None else [owner]
+        found += self.router.in_line(partition)[:STANDBYS_ASKED_MAX]
+        now = time.monotonic()
+        self._silent = {url: until for url, until in self._silent.items() if until > now}
+        return sorted(found, key=lambda worker: worker.url in self._silent)
 
     async def history(
         self, partition: int, tenant: str, session: str, *, after: int, limit: int, timeout_s: float
@@ -196,7 +250,9 @@ class Owners:
             async with asyncio.timeout(max(0.0, remaining_s)):
                 await self.router.refresh()
 
-    async def _get(self, owner: Owner, path: str, params: dict[str, int], remaining_s: float) -> Answer:
+    async def _get(
+        self, owner: Owner, path: str, params: Mapping[str, int | str], remaining_s: float
+    ) -> Answer:
         per_request = min(remaining_s, self._request_timeout_s)
         query = "&".join(f"{name}={value}" for name, value in params.items())
         if params.get("min_seq"):
@@ -219,6 +275,7 @@ class Owners:
                 bytes(body),
                 code if isinstance(code, str) else None,
                 int(seq) if seq.isascii() and seq.isdigit() else None,
+                _staleness(response.headers),
             )
 
     @staticmethod
@@ -240,6 +297,17 @@ class Owners:
 
 class RulingForgotten(RefoldError):
     """Ruled on too long ago for the owner to remember. The topics know; see ``fallback``."""
+
+
+def _staleness(headers: Mapping[str, str]) -> Staleness | None:
+    if headers.get("X-Served-By") != "standby":
+        return None
+    try:
+        return Staleness(
+            int(headers["Refold-Position"]), int(headers["Refold-Behind"]), float(headers["Refold-Age"])
+        )
+    except (KeyError, ValueError):
+        raise UnavailableError("a standby answered without saying how old its copy is") from None
 
 
 def _problem(body: bytes) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from refold.client.history import session_events
 from refold.client.owners import NoOwnerAnswers
 from refold.client.recovery import Recovery, recover
 from refold.client.snapshots import SnapshotView
-from refold.errors import NotFound, TransientError
+from refold.errors import NotFound, TransientError, UsageError
 
 
 class SessionReads:
@@ -24,7 +24,9 @@ class SessionReads:
     key: bytes
     _connection: Connection
 
-    async def state(self, *, min_seq: int | None = None, timeout: float | None = None) -> SnapshotView | None:
+    async def state(
+        self, *, min_seq: int | None = None, timeout: float | None = None, stale: bool = False
+    ) -> SnapshotView | None:
         """The committed snapshot, ``None`` for a session that does not exist.
 
         ``min_seq``: wait until the snapshot holds that seq; default: the last one this client saw accepted.
@@ -32,26 +34,48 @@ class SessionReads:
         the request timeout), or none is running, the state topic's partition is scanned: committed and exact
         as of its records, but as slow as the partition is long, and marked ``stale``.
 
+        ``stale``: while the owner is gone or restoring, a standby's copy will do: the answer comes at once
+        and says how old it is (``staleness``). It waits for no seq.
+
         Raises TransientError when ``min_seq`` was not reached.
         """
+        if stale:
+            return await self._stale_state(min_seq, timeout)
         connection = self._connection
         wanted = connection.memory(self.key).last_seq if min_seq is None else min_seq
         patience = connection.request_timeout_s if timeout is None else timeout
         partition = connection.partition_of(self.key)
-        stale = False
+        from_topic = False
         try:
             raw = await connection.owners.snapshot(
                 partition, self.tenant, self.id, min_seq=wanted, timeout_s=patience
             )
         except NoOwnerAnswers:
-            raw, stale = await connection.fallback.snapshot(partition, self.key), True
-        view = None if raw is None else SnapshotView.of(raw, stale=stale)
-        if wanted and stale and (view is None or view.seq < wanted):
+            raw, from_topic = await connection.fallback.snapshot(partition, self.key), True
+        view = None if raw is None else SnapshotView.of(raw, stale=from_topic)
+        if wanted and from_topic and (view is None or view.seq < wanted):
             raise TransientError(
                 f"no worker answers and the state topic has not reached seq {wanted} "
                 f"(it has {0 if view is None else view.seq}): start a worker, or ask for min_seq=0"
             )
         return view
+
+    async def _stale_state(self, min_seq: int | None, timeout: float | None) -> SnapshotView | None:
+        if min_seq:
+            raise UsageError("stale=True takes what a copy has and waits for no seq: leave min_seq out")
+        connection = self._connection
+        patience = connection.request_timeout_s if timeout is None else timeout
+        partition = connection.partition_of(self.key)
+        staleness, from_topic = None, False
+        try:
+            raw, staleness = await connection.owners.stale_snapshot(
+                partition, self.tenant, self.id, timeout_s=patience
+            )
+        except NoOwnerAnswers:
+            raw, from_topic = await connection.fallback.snapshot(partition, self.key), True
+        if raw is None:
+            return None
+        return SnapshotView.of(raw, stale=from_topic or staleness is not None, staleness=staleness)
 
     async def context(
         self,
@@ -60,6 +84,7 @@ class SessionReads:
         min_seq: int | None = None,
         timeout: float | None = None,
         load_blobs: bool = False,
+        stale: bool = False,
     ) -> Context:
         """What to send to a model: system messages, the summary where it applies, the newest messages.
 
@@ -69,7 +94,7 @@ class SessionReads:
 
         Raises NotFound for a session that does not exist, and as :meth:`state`.
         """
-        view = await self.state(min_seq=min_seq, timeout=timeout)
+        view = await self.state(min_seq=min_seq, timeout=timeout, stale=stale)
         if view is None:
             raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
         data = await complete(self._connection, view, self._all_events, load_blobs=load_blobs)

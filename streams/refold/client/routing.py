@@ -16,6 +16,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient
 
 from refold.client.limits import ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
+from refold.core.rendezvous import ranking
 from refold.errors import ConfigError, PermissionDenied, UnavailableError
 from refold.topology.failures import explain
 
@@ -32,10 +33,12 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """One look at the group. ``members`` counts all, also those without an address or partitions."""
+    """One look at the group. ``members`` counts all, also those without an address or partitions;
+    ``workers`` are those with an address."""
 
     owners: Mapping[int, Owner]
     members: int
+    workers: tuple[Owner, ...] = ()
 
 
 def parse_client_id(client_id: str) -> Owner | None:
@@ -89,14 +92,16 @@ class Directory:
                 retry_after_s=ROUTE_REFRESH_MIN_S,
             ) from None
         owners: dict[int, Owner] = {}
+        workers: list[Owner] = []
         for member in description.members:
             owner = parse_client_id(member.client_id or "")
-            if owner is None or member.assignment is None:
+            if owner is None:
                 continue
-            for assigned in member.assignment.topic_partitions:
+            workers.append(owner)
+            for assigned in [] if member.assignment is None else member.assignment.topic_partitions:
                 if assigned.topic == self._inbox:
                     owners[assigned.partition] = owner
-        return Routes(owners, len(description.members))
+        return Routes(owners, len(description.members), tuple(workers))
 
     async def committed(self, partition: int) -> int | None:
         """The group's committed next offset of an inbox partition, ``None`` when it has none."""
@@ -151,11 +156,23 @@ class Router:
 
     async def refresh(self) -> Routes:
         """Look again, at most once per ``ROUTE_REFRESH_MIN_S``; waits for the interval if need be."""
+        return await asyncio.shield(self.refresh_soon())
+
+    def refresh_soon(self) -> asyncio.Task[Routes]:
+        """As :meth:`refresh`, without waiting for it."""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="refold-routes")
             # Whoever asked may have been cancelled: the failure is nobody's then, and no warning's either.
             self._looking.add_done_callback(_look_at_failure)
-        return await asyncio.shield(self._looking)
+        return self._looking
+
+    def in_line(self, partition: int) -> list[Owner]:
+        """Who may have a copy of a partition that it does not own, the likeliest first; as last seen."""
+        if self._routes is None:
+            return []
+        owner = self._routes.owners.get(partition)
+        workers = {worker.instance: worker for worker in self._routes.workers if worker != owner}
+        return [workers[instance] for instance in ranking(partition, workers)]
 
     async def _look(self) -> Routes:
         try:

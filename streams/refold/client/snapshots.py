@@ -20,11 +20,23 @@ OPEN_GENERATION_STATES: Final = frozenset({"started", "stopping"})
 Frontier = Mapping[tuple[str, int], int]
 
 
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """What a standby said of its copy. ``position``: next offset of the state topic; ``behind``: offsets of
+    the partition's changelogs that it had not read; ``age_s``: everything that was committed so many seconds
+    before the answer is in it."""
+
+    position: int
+    behind: int
+    age_s: float
+
+
 @dataclass(frozen=True)
 class SnapshotView:
     """One committed snapshot. ``data`` is the public part in the shape of ``schemas/session_snapshot``.
 
-    ``stale``: it was read from the state topic, not from the owner, and may lack the newest events.
+    ``stale``: it was not read from the owner and may lack the newest events. ``staleness`` says how many
+    where a standby has answered; ``None`` where the state topic was read.
     """
 
     tenant: str
@@ -33,12 +45,13 @@ class SnapshotView:
     data: Mapping[str, Any] = field(repr=False)
     raw: bytes = field(repr=False)
     stale: bool = False
+    staleness: Staleness | None = None
 
     @classmethod
-    def of(cls, raw: bytes, *, stale: bool = False) -> SnapshotView:
+    def of(cls, raw: bytes, *, stale: bool = False, staleness: Staleness | None = None) -> SnapshotView:
         """Decode a framed state record. Raises InvalidRecord for what no worker has written."""
         data = decode_snapshot(raw)
-        return cls(data["tenant"], data["session_id"], data["seq"], data, raw, stale)
+        return cls(data["tenant"], data["session_id"], data["seq"], data, raw, stale, staleness)
 
     @cached_property
     def frontier(self) -> Frontier:

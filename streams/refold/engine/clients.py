@@ -31,9 +31,13 @@ PREFETCH_KBYTES: Final = 16 * 1024
 
 #: The same for a restore, and the most of it that one fetch of one partition brings. The least is one batch
 #: of our own (``BATCH_BYTES``): a broker sends a whole one however little is asked for.
-RESTORE_PREFETCH_BYTES: Final = 64 * 1024 * 1024
+RESTORE_PREFETCH_BYTES: Final = 32 * 1024 * 1024
 RESTORE_FETCH_BYTES: Final = 8 * 1024 * 1024
 RESTORE_PREFETCH_BYTES_MIN: Final = 128 * 1024
+
+#: The same for all standby partitions of a process together, which are read in the background.
+STANDBY_PREFETCH_BYTES: Final = 8 * 1024 * 1024
+STANDBY_FETCH_BYTES: Final = 1024 * 1024
 
 #: A fetch that found the prefetch queue full tries again after this; the default of 1 s starves a fast fold.
 FETCH_QUEUE_BACKOFF_MS: Final = 5
@@ -158,6 +162,31 @@ def restore_reader(config: EngineConfig) -> Consumer:
             "fetch.message.max.bytes": min(prefetch, RESTORE_FETCH_BYTES),
             "queued.max.messages.kbytes": prefetch // 1024,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
+        },
+        logger=LIBRDKAFKA,
+    )
+
+
+def standby_reader(config: EngineConfig) -> Consumer:
+    """Reads the changelogs of partitions that others own, all in one; as :func:`restore_reader` otherwise."""
+    prefetch = STANDBY_PREFETCH_BYTES
+    if config.restore_bytes_per_s_max:
+        prefetch = min(max(config.restore_bytes_per_s_max // 4, RESTORE_PREFETCH_BYTES_MIN), prefetch)
+    return Consumer(
+        {
+            **config.kafka,
+            "client.id": f"refold-standby|{config.instance}",
+            "group.id": config.topics.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.message.max.bytes": min(prefetch, STANDBY_FETCH_BYTES),
+            "fetch.max.bytes": prefetch,
+            "queued.max.messages.kbytes": prefetch // 1024,
+            "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
+            "fetch.error.backoff.ms": 100,
         },
         logger=LIBRDKAFKA,
     )

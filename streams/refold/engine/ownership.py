@@ -30,6 +30,7 @@ from refold.engine.points import Points
 from refold.engine.poll import POLL_S, Poller
 from refold.engine.restore import Restored, Restorer
 from refold.engine.rulings import RulingBook
+from refold.engine.standby.service import Standbys
 from refold.engine.takeover import Cancelled
 from refold.errors import StorageError, TransientError, UnavailableError
 
@@ -84,6 +85,8 @@ class Ownership(ABC):
         self._tasks: set[asyncio.Task[Any]] = set()
         self.poller: Poller
         self.batches: BatchSource
+        #: Copies of other workers' partitions in the same directories; ``None`` where none are kept.
+        self.standbys: Standbys | None = None
         #: Told (awaited) before the first chunk of new partitions can arrive, and after some are gone.
         self.on_ownership: Callable[[Sequence[int]], Awaitable[None]] = _no_hook
         #: Where chunks go: the transport's queue.
@@ -164,6 +167,8 @@ class Ownership(ABC):
 
     def _assigned(self, partitions: Sequence[tuple[int, int]]) -> None:
         self.joined = True
+        if self.standbys is not None:
+            self.standbys.withhold(number for number, _ in partitions)
         new = [self.assignment.add(number, epoch) for number, epoch in partitions]
         self._log.info("partitions_assigned", partitions=[number for number, _ in partitions])
         told = self._loop.create_task(self._introduce(new))
@@ -234,6 +239,8 @@ class Ownership(ABC):
                 self.assignment.forget(owner)
                 if owner.written is not None:
                     await self._loop.run_in_executor(self._disk_pool, owner.written.store.close)
+                if self.standbys is not None:
+                    self.standbys.permit(owner.number)
                 for state in State:
                     self._metrics.forget(
                         "refold_partition_state", partition=str(owner.number), state=state.value
@@ -256,6 +263,9 @@ class Ownership(ABC):
             await after
         if broken is not None:
             await self._loop.run_in_executor(self._disk_pool, lambda: broken.store.close(flush=False))
+        if self.standbys is not None:
+            # Rule S3: one user of the directory at a time, and who estimates what is missing is one already.
+            await self.standbys.closed(owner.number)
         if owner.cancelled.is_set():
             return
         if owner.state is State.ASSIGNED:

@@ -17,11 +17,13 @@ from refold.api.view import (
     PartitionRow,
     PartitionStatus,
     RulingLine,
+    StandbyAnswer,
     WorkerHealth,
 )
 from refold.engine import history, rows
 from refold.engine.engine import Engine
 from refold.engine.lifecycle import State
+from refold.engine.standby.service import Standbys
 from refold.engine.store import Store
 from refold.telemetry.health import Vitals, judge
 from refold.wire.batches import RECORD, generation_key
@@ -47,6 +49,8 @@ class EngineView:
     def __init__(self, engine: Engine | None = None) -> None:
         #: Set when the engine is made; the HTTP port opens before, because its URL is part of the membership.
         self.engine = engine
+        #: Set with the engine where copies of others' partitions are kept.
+        self.standbys: Standbys | None = None
         self.staleness_s = 0.0
         #: Told to stop: not ready from that moment on, whatever the engine is doing.
         self.stopping = False
@@ -94,6 +98,9 @@ class EngineView:
         store = self._store(key)
         row = None if store is None else store.row(key)
         return 0 if row is None else rows.seq_of(row)
+
+    def standby(self, key: bytes) -> StandbyAnswer | None:
+        return None if self.standbys is None else self.standbys.answer(self.partition_of(key), key)
 
     def history(self, key: bytes, after: int, limit: int) -> HistoryAnswer:
         engine = self._engine()
@@ -169,6 +176,7 @@ class EngineView:
     def partitions(self) -> list[PartitionRow]:
         owners = [] if self.engine is None else sorted(self.engine.assignment, key=lambda one: one.number)
         now = time.monotonic()
+        copies = [] if self.standbys is None else self.standbys.partitions()
         return [
             PartitionRow(
                 owner.number,
@@ -180,7 +188,7 @@ class EngineView:
                 owner.lag,
             )
             for owner in owners
-        ]
+        ] + copies
 
     def health(self) -> WorkerHealth:
         engine = self.engine

@@ -41,6 +41,7 @@ from refold.engine.metrics import Metrics
 from refold.engine.points import Points
 from refold.engine.poll import Poller
 from refold.engine.restore import Restorer
+from refold.engine.standby.service import Standbys
 from refold.engine.store import Memory
 from refold.engine.takeover import Cluster
 from refold.engine.view import EngineView
@@ -79,6 +80,9 @@ SWITCH_INTERVAL_S: Final = 0.001
 FORMER_POLL_S: Final = 0.5
 FORMER_MARGIN_S: Final = 5.0
 
+#: What their copies lose by being cut short is what was not flushed: read again.
+STANDBYS_STOP_S_MAX: Final = 2.0
+
 #: Faust's own services after the drain; nothing of ours is in them.
 FAUST_STOP_S_MAX: Final = 2.0
 
@@ -99,6 +103,7 @@ class _Worker:
         self.points = Points.from_environment()
         self.view = EngineView()
         self.stop = asyncio.Event()
+        self.standbys: Standbys | None = None
         self.place = Place(config.store_dir)
         self.order = Order(config.drain_seconds_max)
         self._told_at = 0.0
@@ -134,6 +139,8 @@ class _Worker:
         self._beat_task = asyncio.create_task(self._beat())
         if self.checkpoints is not None:
             self._checkpoint_task = asyncio.create_task(self.checkpoints.run(self.engine))
+        if self.standbys is not None:
+            self._standby_task = asyncio.create_task(self.standbys.run())
         log.info(
             "worker_started",
             instance=config.instance,
@@ -232,6 +239,10 @@ class _Worker:
             metrics=self.metrics,
             log=log,
         )
+        if config.standby_replicas:
+            partitions = facts.slots.partitions
+            standbys = Standbys(config, admin, cluster, restorer, partitions, self.points, self.metrics, log)
+            self.standbys = engine.standbys = self.view.standbys = standbys
         consumer = clients.member(config, url)
         poller = Poller(consumer, config.topics.inbox, engine, bootstrap=config.bootstrap, log=log)
         batches = BatchSource(
@@ -356,6 +367,8 @@ class _Worker:
         log.info("worker_draining", seconds_max=order.seconds_max, leave=order.leave)
         if self.checkpoints is not None:
             self.checkpoints.stop()
+        if self.standbys is not None:
+            self.standbys.stop()
         progress = asyncio.create_task(self._say_progress())
         left = self._told_at + order.seconds_max - time.monotonic()
         try:
@@ -366,6 +379,8 @@ class _Worker:
             _exit_at_once(CUT_SHORT)
         finally:
             progress.cancel()
+        if self.standbys is not None:
+            await self.standbys.stopped(STANDBYS_STOP_S_MAX)
         with contextlib.suppress(Exception, TimeoutError):
             await asyncio.wait_for(self.app.stop(), FAUST_STOP_S_MAX)
         if self.server is not None:

@@ -51,6 +51,13 @@ MetricName = Literal[
     "refold_checkpoint_age_seconds",
     "refold_checkpoint_restores_total",
     "refold_checkpoint_skips_total",
+    # --- standbys ------------------------------------------------------------------------------------------
+    "refold_standby_partitions",
+    "refold_standby_lag_records",
+    "refold_standby_age_seconds",
+    "refold_standby_records_total",
+    "refold_standby_bytes_total",
+    "refold_standby_rebuilds_total",
     # --- is it fresh? --------------------------------------------------------------------------------------
     "refold_lag_records",
     "refold_staleness_seconds",
@@ -200,8 +207,8 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_checkpoint_bytes_total": Metric(
         "counter",
-        "Bytes of checkpoints: uploaded, or reused because the store had the file. Mostly uploaded:"
-        " compaction rewrites everything, or files are deleted from the store.",
+        "Bytes of checkpoints: uploaded, or reused because the store had the file; fetched by restores."
+        " Mostly uploaded: compaction rewrites everything, or files are deleted from the store.",
         ("outcome",),
     ),
     "refold_checkpoint_seconds": Metric(
@@ -222,8 +229,28 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_checkpoint_skips_total": Metric(
         "counter",
-        "Checkpoints that a restore could not use, by reason. missing, damaged or manifest: run `refold"
-        " checkpoint verify`. too_old, ahead, other_topic, format, schemas: by rule.",
+        "Checkpoints that a restore could not use, by reason. missing, damaged, manifest or filter: run"
+        " `refold checkpoint verify`. too_old, ahead, other_topic, format, schemas: by rule.",
+        ("reason",),
+    ),
+    "refold_standby_partitions": Metric("gauge", "Copies of partitions of other workers that are kept here."),
+    "refold_standby_lag_records": Metric(
+        "gauge", "Offsets of a copy's changelogs below their stable ends and not read yet.", ("partition",)
+    ),
+    "refold_standby_age_seconds": Metric(
+        "gauge",
+        "Everything committed so many seconds ago is in the copy; while it is being made, since when it is."
+        " Above a few seconds: it does not keep up, or worker.restore_bytes_per_s_max holds it back.",
+        ("partition",),
+    ),
+    "refold_standby_records_total": Metric("counter", "Changelog records read for copies."),
+    "refold_standby_bytes_total": Metric(
+        "counter", "Bytes of changelogs read for copies: keys and values, uncompressed."
+    ),
+    "refold_standby_rebuilds_total": Metric(
+        "counter",
+        "Copies that could not be gone on with, by reason: too_old (rule Z), log_gone (the changelog no"
+        " longer holds their place), disk, log. Begun again.",
         ("reason",),
     ),
     "refold_lag_records": Metric("gauge", "Inbox records not yet ruled on.", ("partition",)),

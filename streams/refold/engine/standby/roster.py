@@ -1,4 +1,4 @@
-"""What a worker with standbys asks the cluster: the group's members, and stable ends of changelogs. Blocks."""
+"""What a worker with standbys asks the cluster: the group's members, stable ends of changelogs. Blocks."""
 
 from __future__ import annotations
 
