@@ -51,6 +51,12 @@ class Admin:
         self._kernel = kernel
         self._broker = broker
         self._trouble = trouble
+        self._process = kernel.caller
+
+    def _late(self, timeout_s: float) -> KafkaException | None:
+        if self._kernel.linked(self._process, timeout_s):
+            return None
+        return raised(KafkaError._TIMED_OUT, "no answer", retriable=True)
 
     def list_consumer_group_offsets(
         self,
@@ -63,6 +69,8 @@ class Admin:
         group = self._broker.group
         (request,) = requests
         name = request.group_id
+        if (late := self._late(request_timeout)) is not None:
+            return {name: Answer(failure=late)}
         if self._trouble.times_out("list_offsets") is not None:
             return {name: Answer(failure=raised(KafkaError._TIMED_OUT, "no answer", retriable=True))}
         found = []
@@ -82,6 +90,8 @@ class Admin:
     ) -> Mapping[TopicPartition, Answer]:
         """``latest``: the high watermark, or the last stable offset where ``READ_COMMITTED`` is asked for."""
         self._kernel.pause()
+        if (late := self._late(request_timeout)) is not None:
+            return {tp: Answer(failure=late) for tp in wanted}
         committed = isolation_level is IsolationLevel.READ_COMMITTED
         latest = OffsetSpec.latest()
         found = {}
@@ -96,6 +106,8 @@ class Admin:
         self, names: Sequence[str], *, request_timeout: float
     ) -> Mapping[str, Answer]:
         self._kernel.pause()
+        if (late := self._late(request_timeout)) is not None:
+            return dict.fromkeys(names, Answer(failure=late))
         members = [
             _Described(client_id=f"sim|{m.instance}|", group_instance_id=m.instance, member_id=m.member_id)
             for m in self._broker.group.members.values()

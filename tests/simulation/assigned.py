@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, TopicPartition
 
 from .broker import Broker
-from .consumer import message_of
+from .consumer import fetched, message_of
 from .kafka import Message, error, raised
 from .kernel import Kernel
 
@@ -28,6 +28,7 @@ class AssignedConsumer:
     def __init__(self, kernel: Kernel, broker: Broker, *, topic: str, fetch_records_max: int) -> None:
         self._kernel = kernel
         self._broker = broker
+        self._process = kernel.caller
         self._topic = topic
         self._fetch_records_max = fetch_records_max
         self._parts: dict[int, _Fetch] = {}
@@ -84,6 +85,8 @@ class AssignedConsumer:
 
     def _something(self) -> bool:
         for number, part in self._parts.items():
+            if not self._broker.reaches(self._process, self._topic, number):
+                continue
             stable = self._broker.log(self._topic, number).stable
             if not part.paused and (stable > part.position or part.eof != stable):
                 return True
@@ -93,14 +96,14 @@ class AssignedConsumer:
         chance = self._kernel.chance
         for number in sorted(self._parts, key=lambda _: chance.random()):
             part = self._parts[number]
-            if part.paused:
+            if part.paused or not self._broker.reaches(self._process, self._topic, number):
                 continue
             log = self._broker.log(self._topic, number)
             if part.position < log.start or part.position > log.end:
                 gone = error(KafkaError._AUTO_OFFSET_RESET, "no such offset")
                 self._buffer.append(Message(self._topic, number, part.position, error=gone))
                 continue
-            found, part.position = log.read(part.position, 1 + chance.randrange(self._fetch_records_max))
+            found, part.position = log.read(part.position, fetched(chance, self._fetch_records_max))
             self._buffer.extend(message_of(self._topic, number, entry) for entry in found)
             if part.position >= log.stable and part.eof != part.position:
                 part.eof = part.position

@@ -4,10 +4,11 @@ them."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from .group import Group
-from .kernel import Kernel
+from .kernel import Kernel, Process
 from .log import Headers, PartitionLog
 from .transactions import Transactions
 
@@ -24,8 +25,27 @@ class Broker:
         self.logs = {
             (topic, number): PartitionLog(topic, number) for topic in topics for number in range(partitions)
         }
+        #: Partitions whose records reach no consumer before this virtual time.
+        self._slow: dict[tuple[str, int], int] = {}
         self.group = Group(kernel, group, partitions, chance)
         self.transactions = Transactions(kernel, self.log, self.group.pending, self.group.settle)
+
+    def set_clock(self, topics: Sequence[str], skew_ms: int) -> None:
+        """The broker's clock is wrong by so much from now on, as far as it stamps records of these topics."""
+        for (topic, _), log in self.logs.items():
+            if topic in topics:
+                log.skew_ms = skew_ms
+
+    def slow(self, topic: str, partition: int, duration_us: int) -> None:
+        self._slow[topic, partition] = self.kernel.now_us + duration_us
+        # So that somebody looks again when it is over.
+        self.kernel.after(duration_us, lambda: None)
+
+    def reaches(self, process: Process | None, topic: str, partition: int) -> bool:
+        """Whether records of the partition come through to a consumer of this process at the moment."""
+        if process is not None and process.cut:
+            return False
+        return not self._slow or self._slow.get((topic, partition), 0) <= self.kernel.now_us
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         return self.logs[topic, partition]

@@ -19,7 +19,7 @@ from refold.wire.events import decode_event
 from refold.wire.journal import decode_journal
 from refold.wire.snapshot import encode_snapshot
 
-from . import disk
+from . import disk, versions
 from .broker import Broker
 from .group import Slot, slot_of
 from .oracle import Expected, Place, Ruled
@@ -111,7 +111,7 @@ class FoldChecker:
         for key, (value, header) in written.items():
             session = touched[key]
             wanted = encode_snapshot(session) if session.seq else None
-            if value != wanted:
+            if versions.newest(value) != wanted:
                 report.fail(
                     "fold", f"{decision.txid} #{decision.number}: state of {key!r} is not fold(journal)"
                 )
@@ -238,7 +238,9 @@ class StoreChecker:
             )
             return
         held = {
-            key[1:]: rows.snapshot_of(row) for key, row in database.live.items() if key.startswith(rows.STATE)
+            key[1:]: versions.newest(rows.snapshot_of(row))
+            for key, row in database.live.items()
+            if key.startswith(rows.STATE)
         }
         wanted = {
             key: encode_snapshot(session)
@@ -280,7 +282,7 @@ def compare_end(
             if entry.value is None:
                 states.pop(entry.key or b"", None)
             else:
-                states[entry.key or b""] = entry.value
+                states[entry.key or b""] = versions.newest(entry.value) or b""
     if states != expected.states():
         wanted_states = expected.states()
         odd = sorted(k for k in states.keys() | wanted_states.keys() if states.get(k) != wanted_states.get(k))

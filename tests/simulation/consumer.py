@@ -7,6 +7,7 @@ the application does something else, and stop when the process is stopped. Rebal
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -23,10 +24,16 @@ BACKGROUND_US: Final = 20_000
 
 #: Records fetched at once: from 1 to one of these, drawn per run, so that batches differ.
 FETCH_RECORDS_MAX: Final = (1, 3, 12, 40)
+FETCH_ALL: Final = 1_000_000
 #: A restore's reader.
 READ_RECORDS_MAX: Final = 12
 
 _Callback = Callable[[Any, list[TopicPartition]], None]
+
+
+def fetched(chance: random.Random, records_max: int) -> int:
+    """How many records one fetch returns at most; 0 as the maximum: all there are."""
+    return 1 + chance.randrange(records_max) if records_max else FETCH_ALL
 
 
 class _Fetch:
@@ -133,12 +140,16 @@ class GroupConsumer:
     def _background(self) -> None:
         if self._closed or self._fatal is not None:
             return
-        silent_us, self._contact_us = self._kernel.now_us - self._contact_us, self._kernel.now_us
+        silent_us = self._kernel.now_us - self._contact_us
+        if not self._process.cut:
+            self._contact_us = self._kernel.now_us
         if silent_us > self._session_us and self._member_id:
             # librdkafka looks at its own clock first: it gives everything up without asking (measured).
             self._lose()
         delay = BACKGROUND_US // 2 + self._kernel.chance.randrange(BACKGROUND_US)
         self._kernel.after(delay, self._background, self._process)
+        if self._process.cut:
+            return
         if self._joining:
             self._await_round()
         elif self._callbacks:
@@ -230,7 +241,9 @@ class GroupConsumer:
         if self._callbacks or self._fatal is not None:
             return True
         for number, part in self._parts.items():
-            if not part.paused and self._broker.log(self._topic, number).stable > part.position:
+            if part.paused or not self._broker.reaches(self._process, self._topic, number):
+                continue
+            if self._broker.log(self._topic, number).stable > part.position:
                 return True
         return False
 
@@ -253,7 +266,7 @@ class GroupConsumer:
         chance = self._kernel.chance
         for number in sorted(self._parts, key=lambda _: chance.random()):
             part = self._parts[number]
-            if part.paused:
+            if part.paused or not self._broker.reaches(self._process, self._topic, number):
                 continue
             part.fetching = True
             log = self._broker.log(self._topic, number)
@@ -267,7 +280,7 @@ class GroupConsumer:
                     )
                 )
                 continue
-            found, part.position = log.read(part.position, 1 + chance.randrange(self._fetch_records_max))
+            found, part.position = log.read(part.position, fetched(chance, self._fetch_records_max))
             self._buffer.extend(message_of(self._topic, number, entry) for entry in found)
             if found and chance.random() < 0.3:
                 return
@@ -332,6 +345,7 @@ class Reader:
     def __init__(self, kernel: Kernel, broker: Broker) -> None:
         self._kernel = kernel
         self._broker = broker
+        self._process = kernel.caller
         self._at: dict[tuple[str, int], int] = {}
         self._eof: dict[tuple[str, int], int] = {}
         self._buffer: deque[Message] = deque()
@@ -352,6 +366,8 @@ class Reader:
 
     def _something(self) -> bool:
         for (topic, partition), position in self._at.items():
+            if not self._broker.reaches(self._process, topic, partition):
+                continue
             stable = self._broker.log(topic, partition).stable
             if stable > position or self._eof.get((topic, partition)) != stable:
                 return True
@@ -359,6 +375,8 @@ class Reader:
 
     def _fetch(self) -> None:
         for place, position in self._at.items():
+            if not self._broker.reaches(self._process, *place):
+                continue
             log = self._broker.log(*place)
             if position < log.start:
                 self._buffer.append(

@@ -97,12 +97,22 @@ class Disk:
         self._chance = chance
         self.databases: dict[str, Database] = {}
         self.fails: Callable[[], bool] = lambda: False
+        #: No byte can be written before this virtual time.
+        self.full_until_us = 0
         #: Told of every batch before it is written: (path, batch).
         self.on_write: Callable[[str, Batch], None] = lambda path, batch: None
 
     def crash(self) -> None:
         for path in sorted(self.databases):
-            self.databases[path].crash(self._chance)
+            self.forget(path)
+
+    def forget(self, path: str) -> None:
+        """What was not flushed is lost from some batch on."""
+        self.databases[path].crash(self._chance)
+
+    @property
+    def full(self) -> bool:
+        return self.kernel.now_us < self.full_until_us
 
     def lose(self) -> None:
         self.databases.clear()
@@ -137,6 +147,7 @@ class Store:
     def __init__(self, path: Directory, memory: object) -> None:
         disk = path.disk
         disk.kernel.pause()
+        _need_room(disk, path)
         database = disk.databases.get(path.text)
         if database is None:
             database = disk.databases[path.text] = Database()
@@ -177,6 +188,7 @@ class Store:
         self._disk.kernel.pause()
         if self._closed:
             raise StorageError(f"{self.path} is closed")
+        _need_room(self._disk, self.path)
         if self._disk.fails():
             raise StorageError(f"{self.path}: no such luck, the plan fails this write")
         self._disk.on_write(self.path.text, batch)
@@ -200,18 +212,6 @@ class Store:
         self.write(batch)
         self._database.flush()
 
-    def empty(self) -> bool:
-        return not any(key.startswith(rows.STATE) for key in self._database.live)
-
-    def keys(self) -> Iterable[bytes]:
-        return [key[1:] for key in sorted(self._database.live) if key.startswith(rows.STATE)]
-
-    def flush(self) -> None:
-        self._disk.kernel.alive()
-        self._database.flush()
-
-    def close(self, *, flush: bool = True) -> None:
-        if self._closed:
     def note(self, key: bytes) -> bytes | None:
         return self._database.live.get(key)
 
@@ -222,12 +222,34 @@ class Store:
     def blank(self) -> bool:
         return all(key.startswith(rows.NOTE) for key in self._database.live)
 
+    def empty(self) -> bool:
+        return not any(key.startswith(rows.STATE) for key in self._database.live)
+
+    def keys(self) -> Iterable[bytes]:
+        return [key[1:] for key in sorted(self._database.live) if key.startswith(rows.STATE)]
+
+    def flush(self) -> None:
+        self._disk.kernel.alive()
+        if self._disk.full:
+            raise OSError(28, "No space left on device")
+        self._database.flush()
+
+    def close(self, *, flush: bool = True) -> None:
+        if self._closed:
             return
         self._disk.kernel.alive()
         self._closed = True
-        if flush:
+        if self._disk.full:
+            # A flush that fails is no error of closing; what it would have kept is gone with the memory.
+            self._disk.forget(self.path.text)
+        elif flush:
             self._database.flush()
         self._database.opened_by = None
+
+
+def _need_room(disk: Disk, path: Directory) -> None:
+    if disk.full:
+        raise StorageError(f"no space left on the disk of {path}")
 
 
 def set_aside(path: Directory) -> None:

@@ -40,6 +40,13 @@ class FaultPlan:
     hung_per_s: float = 0.0
     interleave_per_s: float = 0.0
     late_markers: float = 0.0
+    shuffle_in_restore: float = 0.0
+    slow_fetch_per_s: float = 0.0
+    cut_per_s: float = 0.0
+    disk_full_per_s: float = 0.0
+    clock_jump_per_s: float = 0.0
+    record_late: float = 0.0
+    old_build: float = 0.0
 
     def kinds(self) -> tuple[str, ...]:
         """The faults that can happen under this plan (``wake_early`` only says how another one ends)."""
@@ -77,6 +84,13 @@ ALL: Final = FaultPlan(
     hung_per_s=0.03,
     interleave_per_s=0.3,
     late_markers=0.3,
+    shuffle_in_restore=0.05,
+    slow_fetch_per_s=0.3,
+    cut_per_s=0.06,
+    disk_full_per_s=0.04,
+    clock_jump_per_s=0.3,
+    record_late=0.05,
+    old_build=0.3,
 )
 
 #: A swarm leaves each fault out with this probability: a fault that is always there hides what happens

@@ -225,5 +225,10 @@ class Group:
                 self.offsets[partition] = offset
                 self.on_committed(partition, offset.offset)
 
+    def set_back(self, partition: Slot, offset: int) -> None:
+        """``kafka-consumer-groups.sh --reset-offsets --to-offset``: no metadata."""
+        self._appended += 1
+        self.offsets[partition] = Offset(offset, "", self._appended)
+
     def unstable(self, partition: Slot) -> bool:
         return any(partition in pending for pending in self._pending.values())

@@ -54,6 +54,10 @@ class Process:
         self.name = name
         self.life = Life.RUNNING
         self.stopped_at_us = 0
+        #: No packet goes between it and the cluster.
+        self.cut = False
+        #: Runs the release before this one.
+        self.old_build = False
         self.exit: BaseException | None = None
 
     @property
@@ -125,6 +129,8 @@ class Kernel:
         #: A process died and its threads may not be unwound yet.
         self._died = False
         self._hops_left = 0
+        #: Folds are cut into slices at any place; off: only where the time is really over.
+        self.slices = True
         self._digest = sha256()
         self.lines: list[str] | None = None
         self.errors: list[tuple[Fiber, BaseException]] = []
@@ -241,6 +247,18 @@ class Kernel:
         self.alive()
         if self.current is not None:
             self._yield()
+
+    @property
+    def caller(self) -> Process | None:
+        """Whose thread holds the baton."""
+        return None if self.current is None else self.current.process
+
+    def linked(self, process: Process | None, timeout_s: float) -> bool:
+        """A request leaves for the cluster: True as soon as there is a way, False when none comes in time."""
+        if process is None or not process.cut:
+            return True
+        wait_us = None if timeout_s < 0 else int(timeout_s * 1_000_000)
+        return self.wait(lambda: not process.cut, wait_us)
 
     def sleep(self, seconds: float) -> None:
         self.wait(None, int(seconds * 1_000_000))

@@ -25,6 +25,9 @@ class Stored(NamedTuple):
     key: bytes | None = None
     value: bytes | None = None
     headers: Headers | None = None
+    #: How wrong the broker's clock was when it stamped ``time_ms``: what it deletes by its own clock runs on
+    #: true time.
+    skew_ms: int = 0
 
 
 class PartitionLog:
@@ -41,11 +44,14 @@ class PartitionLog:
         #: (pid, first, marker offset): records of the pid between the two are aborted.
         self._aborted: list[tuple[int, int, int]] = []
         self.compactions = 0
+        #: The broker's clock minus true time.
+        self.skew_ms = 0
 
     def append(
         self, time_ms: int, key: bytes | None, value: bytes | None, headers: Headers | None, pid: int = -1
     ) -> int:
-        offset = self._put(Stored(self.end, time_ms, pid, None, key, value, headers))
+        skew = self.skew_ms
+        offset = self._put(Stored(self.end, time_ms + skew, pid, None, key, value, headers, skew))
         if pid >= 0:
             self.open.setdefault(pid, offset)
         return offset
@@ -127,7 +133,7 @@ class PartitionLog:
                     continue
                 if entry.key is not None and newest[entry.key] != entry.offset:
                     continue
-                if entry.value is None and entry.time_ms < drop_tombstones_before_ms:
+                if entry.value is None and entry.time_ms - entry.skew_ms < drop_tombstones_before_ms:
                     continue
             kept.append(entry)
         gone = len(self._entries) - len(kept)

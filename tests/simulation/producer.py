@@ -72,6 +72,7 @@ class Producer:
         self._kernel = kernel
         self._broker = broker
         self._txns = broker.transactions
+        self._process = kernel.caller
         self._txid = txid
         self._timeout_us = timeout_ms * 1000
         self._trouble = trouble or Trouble()
@@ -90,9 +91,14 @@ class Producer:
 
     def init_transactions(self, timeout: float = -1) -> None:
         self._kernel.pause()
+        self._linked("init_transactions", timeout)
         wait_us = 60_000_000 if timeout < 0 else int(timeout * 1_000_000)
         self._pid, self._epoch = self._txns.init(self._txid, self._timeout_us, wait_us)
         self._phase = Phase.READY
+
+    def _linked(self, call: str, timeout_s: float) -> None:
+        if not self._kernel.linked(self._process, timeout_s):
+            raise raised(KafkaError._TIMED_OUT, f"{call} timed out", retriable=True)
 
     def begin_transaction(self) -> None:
         self._kernel.alive()
@@ -121,6 +127,7 @@ class Producer:
     ) -> None:
         self._expect(Phase.OPEN)
         self._kernel.pause()
+        self._linked("send_offsets", timeout)
         late = self._trouble.times_out("send_offsets")
         if late == "before":
             raise raised(KafkaError._TIMED_OUT, "send_offsets timed out", retriable=True)
@@ -141,6 +148,7 @@ class Producer:
 
     def commit_transaction(self, timeout: float = -1) -> None:
         self._expect(Phase.OPEN, Phase.COMMITTING)
+        self._linked("commit", timeout)
         if self._phase is Phase.OPEN:
             self._send(len(self._queue))
             self._report()
@@ -174,6 +182,7 @@ class Producer:
         if self._phase is Phase.COMMITTING:
             # EndTxn(commit) may be on its way: librdkafka refuses to abort then.
             raise raised(KafkaError._STATE, "a commit is in progress")
+        self._linked("abort", timeout)
         self._queue.clear()
         self._reports.clear()
         self._kernel.pause()
@@ -210,12 +219,14 @@ class Producer:
     def poll(self, timeout: float = 0) -> int:
         """The background thread gets a chance to send some of the queue."""
         self._kernel.pause()
-        self._send(self._kernel.chance.randrange(len(self._queue) + 1))
+        if self._kernel.linked(self._process, timeout):
+            self._send(self._kernel.chance.randrange(len(self._queue) + 1))
         return self._report()
 
     def flush(self, timeout: float = -1) -> int:
         self._kernel.pause()
-        self._send(len(self._queue))
+        if self._kernel.linked(self._process, timeout):
+            self._send(len(self._queue))
         self._report()
         return len(self._queue)
 

@@ -7,6 +7,7 @@ test), so a refactoring of the engine cannot silently take the simulator's place
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -27,7 +28,7 @@ from refold.engine import (
     takeover,
 )
 
-from . import disk
+from . import disk, versions
 from .broker import Broker
 from .consumer import Reader
 from .kernel import Kernel
@@ -57,13 +58,16 @@ class Clock:
         return self._kernel.monotonic()
 
     def perf_counter(self) -> float:
-        return self._kernel.monotonic() + self._kernel.chance.randrange(SLICE_US_MAX) / 1_000_000
+        jump_us = self._kernel.chance.randrange(SLICE_US_MAX) if self._kernel.slices else 0
+        return self._kernel.monotonic() + jump_us / 1_000_000
 
     def sleep(self, seconds: float) -> None:
         self._kernel.sleep(seconds)
 
 
-def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple[ModuleType, str, Any]]:
+def replacements(
+    kernel: Kernel, broker: Broker, trouble: Trouble, happened: Counter[str]
+) -> list[tuple[ModuleType, str, Any]]:
     clock = Clock(kernel)
 
     def restore_reader(config: Any) -> Reader:
@@ -100,19 +104,20 @@ def replacements(kernel: Kernel, broker: Broker, trouble: Trouble) -> list[tuple
         (restore, "Store", disk.Store),
         (restore, "Batch", disk.Batch),
         (restore, "set_aside", disk.set_aside),
+        (restore, "foreign", lambda path: False),
         (restore, "TOMBSTONE_MARGIN_MS", TOMBSTONE_MARGIN_MS),
         (seal, "time", clock),
+        (seal, "encode_snapshot", versions.Builds(kernel, happened).encode_snapshot),
         (takeover, "time", clock),
         (takeover, "clients", clients),
-        (restore, "foreign", lambda path: False),
     ]
 
 
 @contextlib.contextmanager
-def installed(kernel: Kernel, broker: Broker, trouble: Trouble) -> Iterator[None]:
+def installed(kernel: Kernel, broker: Broker, trouble: Trouble, happened: Counter[str]) -> Iterator[None]:
     before: list[tuple[ModuleType, str, Any]] = []
     try:
-        for module, name, value in replacements(kernel, broker, trouble):
+        for module, name, value in replacements(kernel, broker, trouble, happened):
             before.append((module, name, getattr(module, name)))
             setattr(module, name, value)
         yield

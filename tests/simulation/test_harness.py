@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import random
 import time
+from collections import Counter
 
 import pytest
 
@@ -52,9 +53,9 @@ def test_the_seams_are_restored() -> None:
     broker = Broker(kernel, ("in",), 1, "g", random.Random(1))
     before = [
         (module, name, getattr(module, name))
-        for module, name, _ in seams.replacements(kernel, broker, Trouble())
+        for module, name, _ in seams.replacements(kernel, broker, Trouble(), Counter())
     ]
-    with pytest.raises(ZeroDivisionError), seams.installed(kernel, broker, Trouble()):
+    with pytest.raises(ZeroDivisionError), seams.installed(kernel, broker, Trouble(), Counter()):
         assert all(getattr(module, name) is not value for module, name, value in before)
         raise ZeroDivisionError
     assert all(getattr(module, name) is value for module, name, value in before)

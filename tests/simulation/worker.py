@@ -92,6 +92,8 @@ class Log:
             f"{k}={v}" for k, v in fields.items() if k in ("partition", "partitions", "offset", "reason")
         )
         self._world.kernel.trace(self._worker.process.name, f"{event} {shown}")
+        if event == "partition_moved":
+            self._world.happened[f"{fields['before']} to {fields['state']}"] += 1
         if event == "partition_live":
             self._world.partition_live(self._worker, fields["partition"], fields["offset"])
 
@@ -122,6 +124,8 @@ class Worker:
         self.instance = instance
         self.disk = disk
         self.lives = 0
+        #: Its machine's clock minus true time.
+        self.skew_ms = 0
         self.process = Process(f"{instance}.0")
         self.process.life = self.process.life.DEAD
         self.engine: Engine | None = None
@@ -134,6 +138,7 @@ class Worker:
     def start(self) -> None:
         self.lives += 1
         self.process = Process(f"{self.instance}.{self.lives}")
+        self.process.old_build = self._world.strikes("old_build")
         self.engine = self.consumer = self._stop = self._loop = None
         self._world.kernel.trace(self.process.name, "start")
         self._world.kernel.spawn(self.process, "main", self._main)
@@ -142,6 +147,9 @@ class Worker:
         """SIGTERM."""
         if self._stop is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
+
+    def now_ms(self) -> int:
+        return self._world.kernel.now_ms + self.skew_ms
 
     def owned(self) -> list[int]:
         return [] if self.engine is None else sorted(owner.number for owner in self.engine.assignment)
@@ -195,7 +203,7 @@ class Worker:
             None,  # type: ignore[arg-type]
             points,  # type: ignore[arg-type]
             log=log,
-            now_ms=lambda: kernel.now_ms,
+            now_ms=self.now_ms,
         )
         limits = Limits(*[RECORD_BYTES_MAX] * 6)
         slots = SlotMap(world.broker.partitions)
@@ -240,7 +248,7 @@ class Worker:
             group_metadata=poller.group_metadata,
             points=points,  # type: ignore[arg-type]
             sabotage=config.sabotage,
-            now_ms=lambda: kernel.now_ms,
+            now_ms=self.now_ms,
         )
         self.engine, self.consumer = engine, consumer
         agents = self._agents(engine)

@@ -35,6 +35,8 @@ MIX: Final[dict[str, int]] = {
     "quarantine": 1,
     "release": 2,
     "big": 2,
+    "newer_type": 2,
+    "newer_schema": 1,
 }
 
 #: Share of records put on a partition that is not their session's.
@@ -162,6 +164,9 @@ class Workload:
             payload=payload,
             **stamp,
         )
+        if kind == "newer_type":
+            # A known type in a version of the next release: kept, and not understood.
+            env = env.replace(type_version=2)
         return encode_envelope(env)
 
     def _payload(self, session: _Session, name: str, kind: str) -> tuple[str, bytes]:
@@ -172,6 +177,11 @@ class Workload:
                 return "FactSet", self._fact(str(self._number))
             case "unknown_type":
                 return "SimUnknown", b"\x00opaque"
+            case "newer_type":
+                return "MessageAppended", b"\x00opaque"
+            case "newer_schema":
+                # Written by the next release with a schema this one does not know: refused, never guessed at.
+                return "FactSet", b"\x00\x7f\xff\xff\xfd" + self._fact("newer")[5:]
             case "close":
                 return "SessionClosed", encode("refold.event.SessionClosed", {})
             case "reopen":

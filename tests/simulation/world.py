@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from refold.engine.lifecycle import State
-from refold.engine.points import COMMIT, REBALANCE, RESTORE
+from refold.engine.points import CHECKPOINT, COMMIT, NAMES, REBALANCE
 from refold.engine.rulings import RulingBook
 from refold.errors import FencedError, StorageError, UnavailableError
 from refold.topology.names import TopicNames
@@ -24,7 +24,7 @@ from .consumer import FETCH_RECORDS_MAX
 from .disk import Disk
 from .generations import GenerationChecker, GenerationWorkload, Tracks
 from .kernel import Kernel, Process
-from .oracle import Ruled, fold_inbox, inbox_records
+from .oracle import Expected, Ruled, fold_inbox, inbox_records
 from .parameters import Parameters, Result
 from .seeds import Seeds, child
 from .trouble import PlannedTrouble
@@ -35,6 +35,9 @@ from .workload import Sent, Workload
 #: transaction timeout, a restart and a restore need about 5 s; the last marker of a takeover that stalls
 #: needs more.
 QUIESCE_US_MAX: Final = 40_000_000
+
+#: The named points there are here: copies of partitions are not simulated.
+REACHABLE: Final = tuple(name for name in NAMES if name not in CHECKPOINT)
 
 #: How often it is looked whether all is done.
 QUIET_STEPS: Final = 20
@@ -47,6 +50,20 @@ STOPPED_US_MAX: Final = 8_000_000
 
 #: Longest life of a hung transaction before the operator ends it: below the takeover's limit, or above it.
 HUNG_US: Final = (500_000, 6_000_000)
+
+#: A worker without a way to the cluster: shorter and longer than its session timeout.
+CUT_US: Final = (200_000, 4_000_000)
+#: No byte can be written.
+FULL_US: Final = (100_000, 2_500_000)
+#: A partition whose records come through late, and a producer's record that does.
+SLOW_US: Final = (50_000, 1_500_000)
+LATE_US: Final = (10_000, 2_000_000)
+
+#: Clocks of machines and broker are wrong by at most this. The copies of a partition are judged by them
+#: (rule Z), so two of them may differ by no more than its margin (``seams.TOMBSTONE_MARGIN_MS``: scaled too).
+CLOCK_MS_MAX: Final = 400
+#: The sources' append times only order a session's time (rule C): they may be wrong by anything.
+APPEND_CLOCK_MS: Final = (-7_200_000, -3_000, 0, 3_000, 7_200_000)
 
 TRANSACTION_TIMEOUTS_MS: Final = (1_000, 10_000)
 
@@ -128,6 +145,8 @@ class World:
         self.scenario = scenario
         self.workers = [self._worker(number) for number in range(parameters.workers)]
         self._hung: list[tuple[int, str, int, int]] = []
+        #: Records on their way to the inbox, by number.
+        self._late: dict[int, Sent] = {}
         self._wake: dict[str, tuple[Process, list[int], int]] = {}
         self._faults_on = True
 
@@ -140,7 +159,7 @@ class World:
     # --- the run -------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        with seams.installed(self.kernel, self.broker, self.trouble):
+        with seams.installed(self.kernel, self.broker, self.trouble, self.happened):
             try:
                 self._with_faults()
                 self._quiesce()
@@ -190,7 +209,11 @@ class World:
         for _, topic, partition, pid in self._hung:
             self.broker.end_hung(topic, partition, pid)
         self._hung.clear()
+        for number in list(self._late):
+            self._arrive(number)
         for worker in self.workers:
+            worker.disk.full_until_us = 0
+            worker.process.cut = False
             self._continue(worker)
             if worker.process.dead:
                 self.kernel.after(0, self._start_if_dead(worker))
@@ -238,12 +261,15 @@ class World:
                 return False
         return True
 
-    def _compare(self) -> None:
+    def _expected(self) -> Expected:
         partitions = range(self.parameters.partitions)
         tracks = Tracks([self.broker.log(self.topics.batches, number) for number in partitions])
-        expected = fold_inbox(
+        return fold_inbox(
             inbox_records(self.broker, self.topics.inbox), self.parameters.partitions, tracks.progress
         )
+
+    def _compare(self) -> None:
+        expected = self._expected()
         self.generations.compare_end(self.once.batches_rejected, self.once.batches_forwarded)
         compare_end(self.report, self.broker, self.topics, expected, self.fold, self.once)
         for worker in self.workers:
@@ -301,7 +327,8 @@ class World:
         self.kernel.trace(process.name, f"exit {name}")
         # A disk that fails during a restore ends the process: starting again is the way out. Otherwise a
         # store that cannot be opened is a sign of a broken rule; where only harm counts, it is none yet.
-        failing = self.struck["write_failure"] > 0 or self.parameters.outcomes_only
+        struck = self.struck["write_failure"] + self.struck["disk_full_per_s"]
+        failing = struck > 0 or self.parameters.outcomes_only
         storage = isinstance(error, StorageError) and failing
         if error is not None and not storage and not isinstance(error, EXPECTED_EXITS):
             self.report.fail("exit", f"{process.name} ended with {error!r}")
@@ -354,9 +381,12 @@ class World:
         kernel.pause()
 
     def _drawn(self, name: str) -> str | None:
-        where = "at_point" if name in COMMIT else "in_restore" if name in RESTORE else "in_rebalance"
-        if name not in COMMIT + RESTORE + REBALANCE:
+        if name not in REACHABLE:
             raise AssertionError(f"unknown point {name}")
+        where = "at_point" if name in COMMIT else "in_rebalance" if name in REBALANCE else "in_restore"
+        if where == "in_restore" and self.strikes("shuffle_in_restore"):
+            self.broker.group.shuffle_next = True
+            self.broker.group.rebalance()
         if self.strikes(f"crash_{where}"):
             return "kill"
         return "stop" if self.strikes(f"stop_{where}") else None
@@ -451,11 +481,50 @@ class World:
             pid = self.broker.hang(topic, partition, b"hung")
             kernel.trace("broker", f"hung transaction on {topic}/{partition}")
             self._hung.append((kernel.now_us + chance.randrange(*HUNG_US), topic, partition, pid))
+        self._surroundings(some, partition, part)
         late = self.strikes("late_markers", part)
         self.broker.transactions.marker_us_max = 300_000 if late else 2_000
         for hung in [hung for hung in self._hung if hung[0] <= kernel.now_us]:
             self._hung.remove(hung)
             self.broker.end_hung(*hung[1:])
+
+    def _surroundings(self, some: Worker, partition: int, part: float) -> None:
+        """Network, disk and clocks."""
+        chance, kernel, topics = self.seeds.faults, self.kernel, self.topics
+        if self.strikes("slow_fetch_per_s", part):
+            topic = chance.choice((topics.inbox, topics.batches, topics.state, topics.generations))
+            self.broker.slow(topic, partition, chance.randrange(*SLOW_US))
+            kernel.trace("broker", f"slow {topic}/{partition}")
+        process = some.process
+        if self.strikes("cut_per_s", part) and not process.dead and not process.cut:
+            kernel.trace(process.name, "cut off")
+            process.cut = True
+            if self._is_committing(some):
+                self.happened["cut off in a commit"] += 1
+
+            def link() -> None:
+                process.cut = False
+                kernel.trace(process.name, "linked")
+
+            kernel.after(chance.randrange(*CUT_US), link)
+        if self.strikes("disk_full_per_s", part):
+            kernel.trace(some.process.name, "disk full")
+            some.disk.full_until_us = kernel.now_us + chance.randrange(*FULL_US)
+        if self.strikes("clock_jump_per_s", part):
+            skew = chance.randrange(-CLOCK_MS_MAX, CLOCK_MS_MAX + 1)
+            if chance.random() < 0.5:
+                kernel.trace(some.process.name, f"clock {skew}")
+                self.happened["clock went back"] += skew < some.skew_ms
+                some.skew_ms = skew
+            else:
+                wrong = chance.choice(APPEND_CLOCK_MS)
+                kernel.trace("broker", f"clock {skew} {wrong}")
+                self.broker.set_clock((topics.inbox, topics.batches), wrong)
+                self.broker.set_clock((topics.state, topics.history, topics.generations), skew)
+
+    @staticmethod
+    def _is_committing(worker: Worker) -> bool:
+        return worker.engine is not None and worker.engine.inflight is not None
 
     # --- the workload --------------------------------------------------------------------------------
 
@@ -476,7 +545,18 @@ class World:
     def _send_one(self) -> None:
         record = self.workload.next()
         self.sent += 1
-        self.broker.append(self.topics.inbox, record.partition, record.key, record.value, record.headers)
+        number = self.sent
+        self._late[number] = record
+        if self.strikes("record_late"):
+            self.kernel.after(self.seeds.faults.randrange(*LATE_US), lambda: self._arrive(number))
+        else:
+            self._arrive(number)
+
+    def _arrive(self, number: int) -> None:
+        """What was held up comes after what was sent later, and is not sent twice."""
+        record = self._late.pop(number, None)
+        if record is not None:
+            self.broker.append(self.topics.inbox, record.partition, record.key, record.value, record.headers)
 
 
 def _served(book: RulingBook, partition: int, offset: int) -> Ruled | None:
