@@ -20,7 +20,7 @@ from refold.api.handlers import STREAM_ROUTE, Handlers
 from refold.api.limits import PATH_SHOWN_CHARS_MAX, REQUEST_BODY_BYTES_MAX, STOP_GRACE_S
 from refold.api.problems import Problem
 from refold.api.view import OwnerView
-from refold.errors import UnavailableError
+from refold.errors import StorageError, UnavailableError
 from refold.telemetry.metrics import Metrics, NoMetrics
 
 log = structlog.get_logger(__name__)
@@ -48,6 +48,11 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         return Problem("bad_request", error.reason).response()
     except (asyncio.CancelledError, ConnectionError):
         raise
+    except StorageError:
+        # The engine has been told by the store itself. Never "absent": what cannot be read may be there.
+        return Problem(
+            "restoring", "the partition's store could not be read: it is restored", retry_after_s=1.0
+        ).response()
     except Exception:
         log.exception("http_request_failed", route=route_of(request))
         return Problem("internal", "a fault of refold: the worker's log has the details").response()

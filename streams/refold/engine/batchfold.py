@@ -29,6 +29,7 @@ from refold.engine.ownership import Ownership
 from refold.engine.poll import Flow
 from refold.engine.seal import SLICE_S
 from refold.engine.sessions import Sessions
+from refold.engine.store import UnreadableStore
 from refold.errors import TransientError, UnavailableError
 
 #: How often the fold of batches looks at the clock: 16 batches are half a millisecond.
@@ -113,11 +114,15 @@ class BatchFold(Ownership):
         part = self.part_of(overlay, owner)
         until = time.perf_counter() + SLICE_S
         half = self.config.overlay_bytes_max // 2
-        while at < count:
-            fold(view, overlay, part, messages[at])
-            at += 1
-            if at % CLOCK_EVERY == 0 and (time.perf_counter() > until or overlay.bytes >= half):
-                break
+        try:
+            while at < count:
+                fold(view, overlay, part, messages[at])
+                at += 1
+                if at % CLOCK_EVERY == 0 and (time.perf_counter() > until or overlay.bytes >= half):
+                    break
+        except UnreadableStore:
+            # The partition is being restored already: what was folded of it is dropped.
+            return at
         owner.batches_position = part.batches_next
         if overlay.bytes >= half:
             self._go.clear()

@@ -42,6 +42,7 @@ from refold.engine.restore import Restorer
 from refold.engine.seal import SLICE_S, Sealer
 from refold.engine.sessions import Sessions
 from refold.engine.step import BatchesBehind, Limits, step
+from refold.engine.store import UnreadableStore
 from refold.engine.waits import Waits
 from refold.errors import InvariantViolation, UnavailableError
 
@@ -189,6 +190,9 @@ class Engine(BatchFold):
                     break
         except BatchesBehind:
             behind = True
+        except UnreadableStore:
+            # The partition is being restored already: what was folded of it is dropped.
+            return count, False
         owner.position = part.next_offset
         if at:
             owner.ruled_ms = messages[at - 1].timestamp()[1]
@@ -226,7 +230,13 @@ class Engine(BatchFold):
                 self._dirty.clear()
                 self.inflight = overlay
                 self._commit_started = time.monotonic()
-                await self._seal(overlay)
+                try:
+                    await self._seal(overlay)
+                except UnreadableStore:
+                    # Its partition is being restored already; what is sealed half is forgotten like an abort.
+                    self.inflight = None
+                    self._abandon(overlay, Aborted("a store could not be read"))
+                    continue
                 outcome = await self._loop.run_in_executor(
                     self._commit_pool, self._transactor.commit, overlay
                 )

@@ -3,8 +3,8 @@
 ::
 
     ASSIGNED ──► WAITING ──► RESTORING ──► LIVE
-                    ▲            │  ▲        │      LIVE -> WAITING: its RocksDB could not be written after a
-                    └────────────┘  │        │      commit, or its claim was refused: close, restore again.
+                    ▲            │  ▲        │      LIVE -> WAITING: its RocksDB could not be written or read,
+                    └────────────┘  │        │      or differs from the changelogs: close, restore again.
                     │               │        │
                     └─────────◄─────┴────────┘      RESTORING -> WAITING: the takeover is tried again.
 
@@ -34,6 +34,14 @@ class State(enum.Enum):
     LOST = "lost"
 
 
+class Reopened(enum.Enum):
+    """Why a live partition is closed and restored."""
+
+    WRITE = "its store could not be written after a commit"
+    READ = "its store could not be read"
+    DIFFERS = "its store is not what the changelogs say (rule V1)"
+
+
 _GONE: Final[Mapping[State, str]] = {
     State.REVOKED: "given up: the group or a stop asked for it (rule R)",
     State.LOST: "the group gave it away while this worker was presumed dead",
@@ -48,7 +56,7 @@ TABLE: Final[Mapping[State, Mapping[State, str]]] = {
         State.WAITING: "the takeover is tried again",
         **_GONE,
     },
-    State.LIVE: {State.WAITING: "its store could not be written after a commit", **_GONE},
+    State.LIVE: {State.WAITING: "; or ".join(why.value for why in Reopened), **_GONE},
     State.REVOKED: {},
     State.LOST: {},
 }

@@ -23,14 +23,16 @@ from refold.engine.chunks import Chunk
 from refold.engine.commit import COMMIT_SECONDS_MAX
 from refold.engine.config import EngineConfig
 from refold.engine.generations import Generations
-from refold.engine.lifecycle import TABLE, State
+from refold.engine.lifecycle import TABLE, Reopened, State
 from refold.engine.metrics import Metrics
 from refold.engine.overlay import Overlay, PartitionOverlay
+from refold.engine.plan import Written
 from refold.engine.points import Points
 from refold.engine.poll import POLL_S, Poller
 from refold.engine.restore import Restored, Restorer
 from refold.engine.rulings import RulingBook
 from refold.engine.standby.service import Standbys
+from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
 from refold.errors import StorageError, TransientError, UnavailableError
 
@@ -45,10 +47,20 @@ RESTORE_AGAIN_S: Final = 0.5
 
 JITTER_SLICE_S: Final = 0.05
 
+#: Events of the log.
+_REOPENED: Final = {
+    Reopened.WRITE: "store_write_failed",
+    Reopened.READ: "store_unreadable",
+    Reopened.DIFFERS: "store_differs",
+}
+
 
 class Ownership(ABC):
     """Implements :class:`refold.engine.poll.Listener`. Everything without a comment runs on the event
     loop."""
+
+    #: What is being sealed or committed.
+    inflight: Overlay | None = None
 
     def __init__(
         self, config: EngineConfig, *, restorer: Restorer, points: Points, metrics: Metrics, log: Any
@@ -175,8 +187,9 @@ class Ownership(ABC):
         for owner in new:
             owner.task = self._spawn(self._bring_up(owner, after=told))
 
-    def _move(self, owner: Partition, to: State) -> None:
-        """One step of the lifecycle, told to the log and the metrics."""
+    def _move(self, owner: Partition, to: State, why: str | None = None) -> None:
+        """One step of the lifecycle, told to the log and the metrics. ``why``: where the table has several
+        reasons."""
         before, spent = owner.state, time.monotonic() - owner.moved_at
         owner.move(to)
         self._metrics.count("refold_partition_transitions_total", before=before.value, state=to.value)
@@ -185,7 +198,7 @@ class Ownership(ABC):
             partition=owner.number,
             before=before.value,
             state=to.value,
-            why=TABLE[before][to],
+            why=why or TABLE[before][to],
             seconds=round(spent, 3),
         )
 
@@ -256,13 +269,22 @@ class Ownership(ABC):
         await self._tell_ownership()
 
     async def _bring_up(
-        self, owner: Partition, *, after: asyncio.Task[None] | None = None, broken: Any = None
+        self,
+        owner: Partition,
+        *,
+        after: asyncio.Task[None] | None = None,
+        broken: Written | None = None,
+        aside: str | None = None,
     ) -> None:
-        """ASSIGNED → WAITING → RESTORING → LIVE."""
+        """ASSIGNED → WAITING → RESTORING → LIVE. ``broken``: to be closed first, and with ``aside`` set
+        aside."""
         if after is not None:
             await after
         if broken is not None:
-            await self._loop.run_in_executor(self._disk_pool, lambda: broken.store.close(flush=False))
+            # The commit in flight may hold the partition and write to it: a transaction that stands.
+            await self._idle.wait()
+            owner.written = None
+            await self._loop.run_in_executor(self._disk_pool, self._close, owner.number, broken, aside)
         if self.standbys is not None:
             # Rule S3: one user of the directory at a time, and who estimates what is missing is one already.
             await self.standbys.closed(owner.number)
@@ -374,8 +396,11 @@ class Ownership(ABC):
     async def flush_stores(self) -> None:
         """Bound, in time, what a killed process has to read again; the memtable bounds it in bytes."""
         for owner in self.assignment:
-            if owner.state is State.LIVE and owner.written is not None:
-                await self._loop.run_in_executor(self._disk_pool, owner.written.store.flush)
+            if owner.state is State.LIVE and (written := owner.written) is not None:
+                try:
+                    await self._loop.run_in_executor(self._disk_pool, written.store.flush)
+                except StorageError as error:
+                    self.distrust(owner, written, error, Reopened.WRITE)
 
     @staticmethod
     def part_of(overlay: Overlay, owner: Partition) -> PartitionOverlay:
@@ -392,27 +417,51 @@ class Ownership(ABC):
         self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, offset)
         self.batches.begin(owner.number, owner.epoch, owner.fetch_epoch, batches)
 
-    def _reopen(self, number: int, error: StorageError) -> None:
-        """RocksDB could not be written after the commit: the transaction stands, so the partition is
-        restored."""
+    def distrust(self, owner: Partition, written: Written, error: StorageError, why: Reopened) -> None:
+        """Close and restore a live partition whose store ``written`` was found bad; nothing where it is
+        another one by now."""
+        now = self.assignment.get(owner.number)
+        if now is owner and owner.written is written and owner.state is State.LIVE:
+            self._reopen(owner.number, error, why)
+
+    def _unreadable(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
+        """A read of a live store failed; whoever read is about to be told."""
+        self.distrust(owner, written, error, Reopened.READ)
+
+    def _close(self, number: int, broken: Written, aside: str | None) -> None:
+        """Disk thread."""
+        broken.store.close(flush=False)
+        if aside is not None:
+            self._restorer.set_aside(number, aside)
+
+    def _reopen(self, number: int, error: StorageError, why: Reopened = Reopened.WRITE) -> None:
+        """Close and restore. Where RocksDB could not be written after a commit the transaction stands; what
+        cannot be read, or is not what the changelogs say, is set aside besides."""
         owner = self.assignment.get(number)
         if owner is None or owner.cancelled.is_set():
             # A barrier waits for this commit: the disk is closed as it is, behind, and catches up later.
             return
-        self._log.error("store_write_failed", partition=number, error=str(error))
+        self._log.error(_REOPENED[why], partition=number, error=str(error))
+        aside = "differs" if why is Reopened.DIFFERS else None
+        if isinstance(error, UnreadableStore):
+            aside = "damaged"
+        if aside is not None:
+            self._metrics.count("refold_store_dead_opens_total", reason=aside)
         self.current.drop(number)
         self._let_go()
         self.cache.discard_partition(number)
         self.generations.discard_partition(number)
         self.book.close(number)
-        self._move(owner, State.WAITING)
+        self._move(owner, State.WAITING, why.value)
         owner.progress = 0.0
         owner.fetch_epoch += 1
         owner.caught_up = -1
         owner.wake()
         self.batches.end(number, owner.epoch)
-        written, owner.written = owner.written, None
-        owner.task = self._spawn(self._bring_up(owner, broken=written))
+        written = owner.written
+        if self.inflight is None:
+            owner.written = None
+        owner.task = self._spawn(self._bring_up(owner, broken=written, aside=aside))
 
 
 async def _no_hook(_numbers: Sequence[int]) -> None:

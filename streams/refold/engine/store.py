@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -71,6 +71,10 @@ LOG_FILE_BYTES_MAX: Final = 1024 * 1024
 
 class UnreadableStore(StorageError):
     """What is on the disk cannot be read any more: the copy is to be set aside and restored."""
+
+    def __init__(self, message: str, path: Path) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class Memory:
@@ -154,6 +158,8 @@ class Store:
         except Exception as error:
             raise _explained(path, error) from None
         self._closed = False
+        #: Told before a read raises: whoever reads need not know what is to be done then.
+        self.on_unreadable: Callable[[UnreadableStore], None] = _nobody
         self._memory = memory
         #: Under construction (:meth:`build`): beside the DB and not in it, where it would be an unknown file.
         self._run = path.with_name(path.name + RUN_SUFFIX)
@@ -165,7 +171,9 @@ class Store:
         try:
             found: Any = self._db.get(full_key)
         except Exception as error:
-            raise _unreadable(self.path, error) from None
+            raised = _unreadable(self.path, error)
+            self.on_unreadable(raised)
+            raise raised from None
         return None if found is None else bytes(found)
 
     def row(self, key: bytes) -> bytes | None:
@@ -183,9 +191,13 @@ class Store:
         # An iterator is a snapshot from its making on.
         cursor = self._db.iter()
         found: list[bytes | None] = []
-        for full_key in (rows.STATE + key, rows.GENERATION + generation_key):
-            here = _seek(self.path, cursor, full_key) and bytes(cursor.key()) == full_key
-            found.append(bytes(cursor.value()) if here else None)
+        try:
+            for full_key in (rows.STATE + key, rows.GENERATION + generation_key):
+                here = _seek(self.path, cursor, full_key) and bytes(cursor.key()) == full_key
+                found.append(bytes(cursor.value()) if here else None)
+        except UnreadableStore as error:
+            self.on_unreadable(error)
+            raise
         return found[0], found[1]
 
     def frontier(self) -> rows.Frontier | None:
@@ -240,9 +252,13 @@ class Store:
             raise _explained(self.path, error) from None
 
     def flush(self) -> None:
-        """Everything written so far survives the process. Blocks."""
-        if not self._closed:
+        """Everything written so far survives the process. Raises :class:`StorageError`; blocks."""
+        if self._closed:
+            return
+        try:
             self._db.flush()
+        except Exception as error:
+            raise _explained(self.path, error) from None
 
     def checkpoint(self, path: Path) -> bool:
         """A consistent copy in a new directory: hard links to the SST files, as of some commit. Writes may go
@@ -405,10 +421,15 @@ def _explained(path: Path, error: Exception) -> StorageError:
     )
 
 
+def _nobody(_error: UnreadableStore) -> None:
+    return None
+
+
 def _unreadable(path: Path, error: Exception) -> UnreadableStore:
     text = str(error)
     return UnreadableStore(
         f"the local store {path} cannot be read ({text.splitlines()[0] if text else type(error).__name__})."
         " It is only a cache of the state topic: it is set aside and restored. If it happens again, check the"
-        " disk"
+        " disk",
+        path,
     )
