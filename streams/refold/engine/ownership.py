@@ -311,6 +311,7 @@ class Ownership(ABC):
         if owner.cancelled.is_set() or owner.written is not restored.written:
             # Taken away meanwhile, or the claim's disk write failed and another task restores it again.
             return
+        restored.written.store.on_unreadable = lambda error: self._unreadable(owner, restored.written, error)
         self.book.open(owner.number, restored.offset)
         owner.progress = 1.0
         self._move(owner, State.LIVE)
@@ -438,8 +439,9 @@ class Ownership(ABC):
         """Close and restore. Where RocksDB could not be written after a commit the transaction stands; what
         cannot be read, or is not what the changelogs say, is set aside besides."""
         owner = self.assignment.get(number)
-        if owner is None or owner.cancelled.is_set():
-            # A barrier waits for this commit: the disk is closed as it is, behind, and catches up later.
+        if owner is None or owner.cancelled.is_set() or owner.state is State.WAITING:
+            # A barrier waits for this commit: the disk is closed as it is, behind, and catches up later. Or
+            # it was found bad before this commit's write failed too.
             return
         self._log.error(_REOPENED[why], partition=number, error=str(error))
         aside = "differs" if why is Reopened.DIFFERS else None
