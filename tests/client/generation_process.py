@@ -1,12 +1,15 @@
 """A process that generates, for tests that kill, stop and wake it; its generator can be imported as well.
 
 ``python generation_process.py BOOTSTRAP PREFIX SESSION KEY JSON`` generates one story and prints a line for
-each thing that happens (``accepted``, ``answering``, ``chunk``, ``ended …``), so that a test can wait for it.
+each thing that happens (``accepted``, ``answering``, ``chunk``, ``lost``, ``ended …``), so that a test can
+wait for it. Its story keeps time with the recording and not with the clock: the next piece is said when the
+one before is recorded, so a busy machine tells it in as many batches as an idle one, only later.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import queue
@@ -27,6 +30,9 @@ STORY = "story"
 #: A process that takes this long to say something hangs.
 LINE_S_MAX = 60.0
 
+#: A piece that makes no chunk of its own (it was known already) must not hold the story up.
+RECORDED_S_MAX = 1.0
+
 
 def story_text(words: int) -> str:
     return " ".join(f"word-{n:04d}-é" for n in range(words))
@@ -38,6 +44,15 @@ async def provider(words: int, pace_s: float, said: str, again: int = 0) -> Asyn
     for at in range(0, len(rest), 7):
         yield rest[at : at + 7]
         await asyncio.sleep(pace_s)
+
+
+async def in_step(pieces: AsyncIterator[str], recorded: asyncio.Event) -> AsyncIterator[str]:
+    """Each piece when the one before it was recorded: every batch holds one."""
+    async for piece in pieces:
+        recorded.clear()
+        yield piece
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(recorded.wait(), RECORDED_S_MAX)
 
 
 def say(*what: Any) -> None:
@@ -61,10 +76,12 @@ async def story(g: Generation) -> None:
 async def speaking_story(g: Generation) -> None:
     """The same, saying what happens."""
     say("answering", g.attempt, g.mode)
-    params = g.params
+    params, recorded = g.params, asyncio.Event()
+    pieces = in_step(provider(params["words"], params["pace"], g.prefix), recorded)
     try:
-        async for chunk in g.record(provider(params["words"], params["pace"], g.prefix), format="text"):
+        async for chunk in g.record(pieces, format="text"):
             say("chunk", chunk.seq)
+            recorded.set()
     except LeaseLost:
         say("lost")
         raise
@@ -80,6 +97,10 @@ async def main(bootstrap: str, prefix: str, session: str, key: str, options: dic
         say("accepted", g.id)
         outcome = await g.result(LINE_S_MAX)
         say("ended", outcome.state, outcome.seq, len(outcome.text))
+
+
+class LostEarly(AssertionError):
+    """The process lost its lease before the test did anything to it: the machine is busy."""
 
 
 class Process:
@@ -105,7 +126,8 @@ class Process:
         self._lines.put(None)
 
     async def line(self, begins: str, timeout_s: float = LINE_S_MAX) -> str:
-        """Wait for a line that begins so; raises with all lines when it does not come."""
+        """Wait for a line that begins so. Raises :class:`LostEarly` when it lost its lease instead, and
+        AssertionError with the last lines when neither comes."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
@@ -118,6 +140,8 @@ class Process:
             self.seen.append(line)
             if line.startswith(begins):
                 return line
+            if line == "lost":
+                raise LostEarly(f"lease lost while waiting for {begins!r}: {self.seen[-20:]}")
         raise AssertionError(f"no line {begins!r}: {self.seen[-20:]}")
 
     def signal(self, number: int) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pytest
 
-from client.generation_process import STORY, Process, provider, story, story_text
+from client.generation_process import STORY, LostEarly, Process, provider, story, story_text
 from client.worker_process import Worker, refold, worker
 from refold.client import Frame, Generation, Refold, Refused
 from refold.errors import NotFound
@@ -26,6 +26,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 #: Between a process that died and the next text: its lease, and this.
 TAKEOVER_S_MAX = 2.0
+
+#: A busy machine may stall a process past its lease before the test has done anything to it, or stall whoever
+#: takes over. Then nothing was shown, and the scenario is played again.
+TRIES_MAX = 4
+
+#: A generation that takes this long to end, or an owner to say so, hangs.
+END_S_MAX = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +104,15 @@ async def supervising(rf: Refold) -> AsyncIterator[None]:
             await task
 
 
+async def tried(scenario: Callable[[], Awaitable[bool]]) -> None:
+    """Play a scenario until it could be shown; false, or LostEarly: the machine was too busy for it."""
+    for _ in range(TRIES_MAX):
+        with contextlib.suppress(LostEarly):
+            if await scenario():
+                return
+    pytest.fail(f"not shown in {TRIES_MAX} tries")
+
+
 async def context_text(rf: Refold, session: str) -> str:
     found = (await rf.session(session).context()).messages[-1]["content"]
     assert isinstance(found, str)
@@ -111,7 +127,7 @@ async def test_a_generation_streams_and_its_message_enters(rf: Refold) -> None:
     frames = await followed(rf, s.id, g.id, client="browser")
     assert joined(frames) == story_text(20)
     assert sequence(frames) == [(1, n) for n in range(1, len(frames))]
-    outcome = await g.result(10)
+    outcome = await g.result(END_S_MAX)
     assert (outcome.state, outcome.text, outcome.message_id) == ("finished", story_text(20), g.message_id)
     assert await context_text(rf, s.id) == story_text(20)
     follow = rf.follow(s, g.id, client="browser")
@@ -123,7 +139,7 @@ async def test_a_generation_streams_and_its_message_enters(rf: Refold) -> None:
 async def owner_says(rf: Refold, session: str, generation: str, wanted: Any) -> dict[str, Any]:
     """The owner's answer once its progress is as wanted."""
     s = rf.session(session)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + END_S_MAX
     while time.monotonic() < deadline:
         answer = await rf.connection.owners.generation(
             s.partition, s.tenant, s.id, generation, wait_ms=0, timeout_s=5
@@ -159,13 +175,13 @@ async def test_a_cancelled_request_does_not_end_it(rf: Refold) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await task
     g = await s.generate(story, key="k", params=params)
-    assert (await g.result(20)).text == story_text(10)
+    assert (await g.result(END_S_MAX)).text == story_text(10)
 
 
 async def test_the_answers_own_error_fails_it_and_what_was_said_stays(rf: Refold) -> None:
     s = rf.session(new_id("fails"))
     g = await s.generate(story, key="k", params={"words": 30, "pace": 0.002, "fail_after": 3})
-    outcome = await g.result(20)
+    outcome = await g.result(END_S_MAX)
     assert outcome.state == "failed"
     assert story_text(30).startswith(outcome.text)
     assert outcome.text
@@ -191,14 +207,15 @@ async def test_a_stop_keeps_what_is_there(rf: Refold, kafka: Kafka, prefix: str)
 async def test_one_key_from_two_processes_is_one_generation(rf: Refold, process: Any) -> None:
     """Goal: both get accepted handles and the same end; the answer runs in one of them only."""
     session = new_id("twice")
-    params = {"words": 60, "pace": 0.01}
-    both = [process(session, "order-1", params=params, lease=2.0) for _ in range(2)]
+    # A lease that no stall outlasts: the answer must not move here.
+    params, lease = {"words": 40, "pace": 0.0}, 20.0
+    both = [process(session, "order-1", params=params, lease=lease) for _ in range(2)]
     ends = await asyncio.gather(*(one.line("ended") for one in both))
     assert ends[0] == ends[1] == ends[0].replace("failed", "finished")
     answering = [line for one in both for line in one.seen if line.startswith("answering")]
     assert answering == ["answering 1 restart"]
-    g = await rf.session(session).generate(story, key="order-1", params=params, lease=2.0)
-    assert (await g.result(10)).text == story_text(60)
+    g = await rf.session(session).generate(story, key="order-1", params=params, lease=lease)
+    assert (await g.result(END_S_MAX)).text == story_text(40)
     assert (await rf.session(session).state()).seq == len([e async for e in rf.session(session).events()])  # type: ignore[union-attr]
     with pytest.raises(Refused, match="conflict"):
         await rf.session(session).generate(story, key="order-1", params={"words": 1, "pace": 0})
@@ -207,26 +224,35 @@ async def test_one_key_from_two_processes_is_one_generation(rf: Refold, process:
 async def test_a_killed_process_is_taken_over_with_the_same_sentence(rf: Refold, process: Any) -> None:
     """Goal: two followers, one of which reconnects by Last-Event-ID, see one text, each part once, although
     the process is killed in the middle; text goes on within lease + 2 s."""
-    session, lease = new_id("killed"), 1.0
-    async with supervising(rf):
-        dying = process(session, "k", params={"words": 120, "pace": 0.02, "again": 15}, lease=lease)
-        generation = (await dying.line("accepted")).split()[1]
-        steady = asyncio.create_task(timed(rf, session, generation))
-        browser = asyncio.create_task(reconnecting(rf, session, generation))
-        await dying.line("chunk 20")
-        dying.kill()
-        killed_at = time.monotonic()
-        frames, times = await steady
-    assert joined(frames) == story_text(120)
-    attempts = sorted(set(sequence(frames)))
-    assert attempts == [(1, n) for n in range(1, len(attempts) + 1)]
-    gap = min(at for at in times if at > killed_at + lease / 2) - killed_at
-    assert gap <= lease + TAKEOVER_S_MAX
-    got = await browser
-    assert got == story_text(120)
-    (row,) = (await rf.session(session).state(min_seq=0)).generations  # type: ignore[union-attr]
-    assert (row["state"], row["attempt"]) == ("finished", 2)
-    assert await context_text(rf, session) == story_text(120)
+    lease, words = 1.5, 80
+
+    async def scenario() -> bool:
+        session = new_id("killed")
+        async with supervising(rf):
+            dying = process(session, "k", params={"words": words, "pace": 0.005, "again": 15}, lease=lease)
+            generation = (await dying.line("accepted")).split()[1]
+            steady = asyncio.create_task(timed(rf, session, generation))
+            browser = asyncio.create_task(reconnecting(rf, session, generation))
+            try:
+                await dying.line("chunk 20")
+                dying.kill()
+                killed_at = time.monotonic()
+                frames, times = await steady
+                got = await browser
+            finally:
+                steady.cancel()
+                browser.cancel()
+        assert joined(frames) == got == story_text(words)
+        attempts = sorted(set(sequence(frames)))
+        assert attempts == [(1, n) for n in range(1, len(attempts) + 1)]
+        (row,) = (await rf.session(session).state()).generations  # type: ignore[union-attr]
+        assert row["state"] == "finished"
+        assert row["attempt"] > 1
+        assert await context_text(rf, session) == story_text(words)
+        # What was on its way at the kill arrives at once; the next is the other process' text.
+        return min(at for at in times if at > killed_at + lease / 2) - killed_at <= lease + TAKEOVER_S_MAX
+
+    await tried(scenario)
 
 
 async def timed(rf: Refold, session: str, generation: str) -> tuple[list[Frame], list[float]]:
@@ -262,45 +288,81 @@ async def reconnecting(rf: Refold, session: str, generation: str, every: int = 7
                     break
 
 
-async def test_nothing_of_a_process_that_slept_past_its_lease_is_shown(rf: Refold, process: Any) -> None:
-    """Goal: stopped in mid-sentence, replaced, woken: its late batches are fenced, it is told that it
-    lost."""
-    session = new_id("zombie")
-    async with supervising(rf):
-        sleeping = process(session, "k", params={"words": 150, "pace": 0.02}, lease=1.0)
-        generation = (await sleeping.line("accepted")).split()[1]
-        watched = asyncio.create_task(followed(rf, session, generation))
-        await sleeping.line("chunk 10")
-        sleeping.signal(signal.SIGSTOP)
-        await owner_says(rf, session, generation, lambda p: p["attempt"] == 2 and p["produced"] > 20)
-        sleeping.signal(signal.SIGCONT)
-        await sleeping.line("lost")
-        frames = await watched
-    assert joined(frames) == story_text(150)
-    chunks = [int(line.split()[1]) for line in sleeping.seen if line.startswith("chunk")]
-    taken_from = next(n for n, (_, seq) in enumerate(sequence(frames)) if seq > max(chunks))
-    assert taken_from >= 10
-    assert await context_text(rf, session) == story_text(150)
+async def test_nothing_of_a_process_that_slept_past_its_lease_is_shown(
+    kafka: Kafka, prefix: str, rf: Refold, process: Any
+) -> None:
+    """Goal: stopped in mid-sentence, replaced, woken while its successor still speaks: its late batches are
+    fenced, it is told that it lost, and it has handed out nothing but what its successor went on from."""
+    words = 80
+
+    async def scenario() -> bool:
+        session, woken = new_id("zombie"), asyncio.Event()
+        known: list[int] = []
+
+        async def goes_on(g: Generation) -> None:
+            known.append(g._prefix.produced)
+            async for _ in g.record(provider(words, 0.005, g.prefix), format="text"):
+                pass
+            await woken.wait()
+
+        async with Refold(Settings(topic_prefix=prefix), bootstrap=kafka.bootstrap) as other:
+            other.generator(STORY)(goes_on)
+            async with supervising(other):
+                sleeping = process(session, "k", params={"words": words, "pace": 0.0}, lease=1.5)
+                generation = (await sleeping.line("accepted")).split()[1]
+                watched = asyncio.create_task(followed(rf, session, generation))
+                try:
+                    await sleeping.line("chunk 10")
+                    sleeping.signal(signal.SIGSTOP)
+                    await owner_says(
+                        rf,
+                        session,
+                        generation,
+                        lambda p: p["attempt"] > 1 and bool(known) and p["produced"] > known[0],
+                    )
+                    sleeping.signal(signal.SIGCONT)
+                    await sleeping.line("lost")
+                    woken.set()
+                    frames = await watched
+                finally:
+                    watched.cancel()
+        assert joined(frames) == story_text(words)
+        numbers = [seq for _, seq in sequence(frames)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        chunks = [int(line.split()[1]) for line in sleeping.seen if line.startswith("chunk")]
+        assert 10 <= max(chunks) <= known[0]
+        assert await context_text(rf, session) == story_text(words)
+        return True
+
+    await tried(scenario)
 
 
 async def test_a_restart_tells_followers_to_forget(
     kafka: Kafka, prefix: str, rf: Refold, process: Any
 ) -> None:
-    session = new_id("restart")
-    async with client(kafka, prefix) as other:
-        other.generators.resume(STORY, mode="restart")
-        async with supervising(other):
-            dying = process(session, "k", params={"words": 60, "pace": 0.02}, lease=0.6)
-            generation = (await dying.line("accepted")).split()[1]
-            watched = asyncio.create_task(followed(rf, session, generation))
-            browser = asyncio.create_task(reconnecting(rf, session, generation))
-            await dying.line("chunk 15")
-            dying.kill()
-            frames = await watched
-            assert await browser == story_text(60)
-    assert [frame.attempt for frame in frames if frame.kind == "reset"] == [2]
-    assert joined(frames) == story_text(60)
-    assert await context_text(rf, session) == story_text(60)
+    async def scenario() -> bool:
+        session = new_id("restart")
+        async with client(kafka, prefix) as other:
+            other.generators.resume(STORY, mode="restart")
+            async with supervising(other):
+                dying = process(session, "k", params={"words": 60, "pace": 0.005}, lease=1.0)
+                generation = (await dying.line("accepted")).split()[1]
+                watched = asyncio.create_task(followed(rf, session, generation))
+                browser = asyncio.create_task(reconnecting(rf, session, generation))
+                try:
+                    await dying.line("chunk 15")
+                    dying.kill()
+                    frames = await watched
+                    assert await browser == story_text(60)
+                finally:
+                    watched.cancel()
+                    browser.cancel()
+        assert [frame.attempt for frame in frames if frame.kind == "reset"] == [2]
+        assert joined(frames) == story_text(60)
+        assert await context_text(rf, session) == story_text(60)
+        return True
+
+    await tried(scenario)
 
 
 async def test_a_response_the_provider_still_has_is_looked_up(
@@ -347,7 +409,7 @@ async def test_a_response_the_provider_still_has_is_looked_up(
                 async with supervising(rf):
                     frames = await text
                 assert joined(frames) == "The very same sentence."
-                (row,) = (await rf.session(s.id).state(min_seq=0)).generations  # type: ignore[union-attr]
+                (row,) = (await rf.session(s.id).state()).generations  # type: ignore[union-attr]
                 assert row["attempt"] == (2 if expected == 1 else 3)
                 assert answers == ([1] if expected == 1 else [1, 3])
                 answers.clear()
@@ -363,7 +425,7 @@ async def abandon(rf: Refold, g: Generation) -> None:
 async def test_relaxed_has_the_same_end(rf: Refold) -> None:
     s = rf.session(new_id("relaxed"))
     g = await s.generate(story, params={"words": 30, "pace": 0.002}, durability="relaxed")
-    assert (await g.result(20)).text == story_text(30)
+    assert (await g.result(END_S_MAX)).text == story_text(30)
     assert await context_text(rf, s.id) == story_text(30)
 
 
@@ -413,11 +475,11 @@ async def test_a_generation_of_long_ago_is_its_message(rf: Refold) -> None:
     s = rf.session(new_id("old"))
     params = {"words": 3, "pace": 0}
     first = await s.generate(story, key="first", params=params)
-    await first.result(20)
+    await first.result(END_S_MAX)
     for _ in range(9):
-        await (await s.generate(story, params=params)).result(20)
+        await (await s.generate(story, params=params)).result(END_S_MAX)
     again = await s.generate(story, key="first", params=params)
-    outcome = await again.result(20)
+    outcome = await again.result(END_S_MAX)
     assert (outcome.state, outcome.text) == ("finished", story_text(3))
 
 
@@ -435,7 +497,12 @@ async def test_followers_outlive_a_worker(kafka: Kafka, tmp_path: Path) -> None:
                 frames.append(frame)
                 if len(frames) == 10:
                     held.kill()
-                if len(frames) == 60:
+                # A busy machine may say all there is in fewer frames; only the end needs the worker.
+                if (
+                    len(frames) >= 10
+                    and not held.alive
+                    and (len(frames) >= 60 or joined(frames) == story_text(200))
+                ):
                     held.start()
             assert joined(frames) == story_text(200)
             assert frames[-1].state == "finished"

@@ -60,6 +60,10 @@ class Worker:
                 self._command, stdout=log, stderr=subprocess.STDOUT, env=self._environment
             )
 
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)

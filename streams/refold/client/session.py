@@ -40,7 +40,8 @@ class Session(SessionWrites, SessionReads, SessionTools, SessionGenerations):
 
     @property
     def last_seq(self) -> int:
-        """The highest seq this client saw accepted; reads wait for it (read-your-writes)."""
+        """The highest seq this client saw accepted, ends of followed generations included; reads wait for it
+        (read-your-writes)."""
         return self._connection.memory(self.key).last_seq
 
     @property

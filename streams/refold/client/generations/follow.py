@@ -118,6 +118,7 @@ class Follow:
                     source = self._settled(place) if place.ended else self._live(place, heartbeat_s)
                     try:
                         async for frame in source:
+                            self._saw(frame)
                             yield frame
                     finally:
                         await source.aclose()
@@ -134,6 +135,13 @@ class Follow:
                         raise
                     yield None
                     await asyncio.sleep(PAUSE_S)
+
+    def _saw(self, frame: Frame | None) -> None:
+        """Who has seen the end reads a state that holds the message: the end is in the topic a moment before
+        the owner answers with it."""
+        if frame is not None and frame.message_id is not None:
+            memory = self._service.connection.memory(self._session.key)
+            memory.last_seq = max(memory.last_seq, frame.journal_seq)
 
     async def _settled(self, place: Place) -> AsyncGenerator[Frame, None]:
         """A generation that ended: read once from the topic, without a place in the live feed."""
