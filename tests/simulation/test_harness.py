@@ -53,7 +53,10 @@ def test_the_seams_are_restored() -> None:
     broker = Broker(kernel, ("in",), 1, "g", random.Random(1))
     before = [
         (module, name, getattr(module, name))
-        for module, name, _ in seams.replacements(kernel, broker, Trouble(), Counter())
+        for module, name, _ in (
+            *seams.replacements(kernel, broker, Trouble(), Counter()),
+            *seams.disks(),
+        )
     ]
     with pytest.raises(ZeroDivisionError), seams.installed(kernel, broker, Trouble(), Counter()):
         assert all(getattr(module, name) is not value for module, name, value in before)

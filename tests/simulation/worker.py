@@ -25,7 +25,7 @@ from .admin import Admin
 from .assigned import AssignedConsumer
 from .broker import DELETE_RETENTION_MS
 from .consumer import GroupConsumer
-from .disk import Database, Directory, Disk
+from .disk import Database, Disk
 from .kernel import Process
 from .loop import run
 from .producer import Producer
@@ -174,7 +174,7 @@ class Worker:
             kafka={},
             prefix=PREFIX,
             instance=self.instance,
-            data_dir=Directory(self.disk, "data"),  # type: ignore[arg-type]
+            data_dir=world.data_dir(self),
             session_timeout_ms=SESSION_TIMEOUT_MS,
             transaction_timeout_ms=world.transaction_timeout_ms,
             cache_bytes_max=world.cache_bytes_max,
@@ -200,7 +200,7 @@ class Worker:
             config,
             cluster,
             facts,
-            None,  # type: ignore[arg-type]
+            world.memory,
             points,  # type: ignore[arg-type]
             log=log,
             now_ms=self.now_ms,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from refold.engine.lifecycle import State
 from refold.engine.points import CHECKPOINT, COMMIT, NAMES, REBALANCE
@@ -21,7 +21,7 @@ from . import faults, seams
 from .broker import Broker
 from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_end, compare_ruling
 from .consumer import FETCH_RECORDS_MAX
-from .disk import Disk
+from .disk import Directory, Disk
 from .generations import GenerationChecker, GenerationWorkload, Tracks
 from .kernel import Kernel, Process
 from .oracle import Expected, Ruled, fold_inbox, inbox_records
@@ -109,6 +109,8 @@ class World:
             f" {self.plan.row()}"
         )
         self.sabotage = parameters.sabotage
+        #: What the stores of a process share: nothing, unless they are real (tests/plug).
+        self.memory: Any = None
         self.kernel = Kernel(self.seeds.schedule)
         if keep_trace:
             self.kernel.lines = []
@@ -155,6 +157,10 @@ class World:
         disk.fails = lambda: self.strikes("write_failure")
         disk.on_write = self.store.on_write
         return Worker(self, f"w{number}", disk)
+
+    def data_dir(self, worker: Worker) -> Any:
+        """Where a worker keeps its stores: of whatever kind ``seams.disks`` puts in place."""
+        return Directory(worker.disk, "data")
 
     # --- the run -------------------------------------------------------------------------------------
 
@@ -223,7 +229,8 @@ class World:
             self._send_one()
         if self.struck["chunk_lost"]:
             for partition in range(self.parameters.partitions):
-                self.broker.append(self.topics.inbox, partition, b"no-slash", b"last", None)
+                for topic in (self.topics.inbox, self.topics.batches):
+                    self.broker.append(topic, partition, b"no-slash", b"last", None)
         end = self.kernel.now_us + QUIESCE_US_MAX
         look = 0
         while True:
