@@ -303,24 +303,20 @@ def where(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which partition a session belongs to and which worker owns it."""
+    """Say which partition a session belongs to, which worker owns it, and who keeps copies of it."""
+    from refold.cli.session_where import where as find
 
     async def work(rf: Refold) -> dict[str, Any]:
-        chat = rf.session(session)
-        router = rf.connection.owners.router
-        owner = await router.owner(chat.partition)
-        return {
-            "session": f"{chat.tenant}/{chat.id}",
-            "partition": chat.partition,
-            "owner": None if owner is None else owner.instance,
-            "url": None if owner is None else owner.url,
-            "members": router.members,
-        }
+        return await find(rf.session(session), rf.connection.owners)
 
     found = _with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     owner = f"{found['owner']} at {found['url']}" if found["owner"] else "no worker"
-    out.say(f"{found['session']}: partition {found['partition']}, owned by {owner}")
+    state = f" ({found['state'] or 'does not answer'})" if found["owner"] else ""
+    out.say(f"{found['session']}: partition {found['partition']}, owned by {owner}{state}")
+    for copy in found["standbys"]:
+        age = "being made" if copy["age_s"] is None else f"{copy['age_s']:.1f} s old"
+        out.say(f"standby: {copy['instance']} at {copy['url']}, {copy['behind']} records behind, {age}")
     out.result(found)
 
 

@@ -61,6 +61,9 @@ STALE_ATTEMPT_S: Final = 1.0
 #: A worker that did not answer such a request is asked last for this long.
 SILENT_S: Final = 5.0
 
+#: One worker's list of its partitions (`refold session where`).
+PARTITIONS_TIMEOUT_S: Final = 2.0
+
 #: Two records of one session closer together than this in the journal are read in one sweep: a swept record
 #: costs 1 us, a seek 0.3 ms. Measured for 50 events, sweep against seeks: 200 records apart 10 against 17 ms,
 #: 400 apart 17 against 14, 800 apart 33 against 17, 1 600 apart 84 against 33.

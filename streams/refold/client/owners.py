@@ -21,6 +21,7 @@ from yarl import URL
 
 from refold.client.limits import (
     ANSWER_BYTES_MAX,
+    PARTITIONS_TIMEOUT_S,
     RETRY_PAUSE_S,
     SILENT_S,
     STALE_ATTEMPT_S,
@@ -189,6 +190,15 @@ class Owners:
         if answer.status == 404:
             raise RulingForgotten("the owner ruled on this record, but no longer remembers how")
         return None if answer.status == 504 else RulingLine.from_bytes(answer.body)
+
+    async def partitions(self, worker: Owner) -> list[dict[str, Any]] | None:
+        """What a worker says of the partitions it owns or copies; ``None`` when it does not answer."""
+        try:
+            answer = await self._get(worker, "/healthz/partitions", {}, PARTITIONS_TIMEOUT_S)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+        rows = _problem(answer.body).get("partitions")
+        return rows if answer.status == 200 and isinstance(rows, list) else None
 
     async def _ask(
         self,
