@@ -170,7 +170,8 @@ def rows_of(one: Worker, cluster: Cluster) -> dict[bytes, bytes]:
     for number in range(cluster.partitions):
         store = Store(one.data_dir / cluster.prefix / f"p{number:05d}", Memory())
         try:
-            found.update({key: rows.snapshot_of(store.row(key) or b"") for key in store.keys()})
+            keys = store.keys()
+            found.update({key: rows.snapshot_of(store.row(key) or b"") for key in keys})
         finally:
             store.close(flush=False)
     return found
