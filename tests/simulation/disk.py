@@ -252,6 +252,12 @@ def _need_room(disk: Disk, path: Directory) -> None:
         raise StorageError(f"no space left on the disk of {path}")
 
 
+def stored_frontier(path: Directory, memory: object) -> rows.Frontier | None:
+    path.disk.kernel.pause()
+    found = path.disk.databases[path.text].live.get(rows.FRONTIER_KEY)
+    return None if found is None else rows.Frontier.decode(found)
+
+
 def set_aside(path: Directory) -> None:
     database = path.disk.databases.pop(path.text, None)
     if database is not None:

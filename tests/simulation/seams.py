@@ -116,6 +116,8 @@ def disks() -> list[tuple[ModuleType, str, Any]]:
         (restore, "Batch", disk.Batch),
         (restore, "set_aside", disk.set_aside),
         (restore, "foreign", lambda path: False),
+        (restore, "sorted_files", lambda path: 0),
+        (restore, "stored_frontier", disk.stored_frontier),
     ]
 
 

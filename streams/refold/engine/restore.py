@@ -25,7 +25,16 @@ from refold.engine.checkpoints.source import CheckpointSource
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
 from refold.engine.points import Points
-from refold.engine.store import Batch, Memory, Store, UnreadableStore, foreign, set_aside
+from refold.engine.store import (
+    Batch,
+    Memory,
+    Store,
+    UnreadableStore,
+    foreign,
+    set_aside,
+    sorted_files,
+    stored_frontier,
+)
 from refold.engine.takeover import Cluster, Committed, Marks, Stall
 from refold.errors import ConfigError, StorageError, TransientError
 
@@ -106,16 +115,11 @@ class Restorer:
         if not path.exists() or foreign(path):
             return 1.0
         try:
-            store = Store(path, self._memory)
+            # Without changing it: opened for good, RocksDB may tidy away what shows that it is damaged.
+            frontier = stored_frontier(path, self._memory)
         except StorageError:
             # What is wrong with it is found and said when it is restored.
             return 1.0
-        try:
-            frontier = store.frontier()
-        except StorageError:
-            return 1.0
-        finally:
-            store.close(flush=False)
         if frontier is None or frontier.state_topic != self._facts.state_id:
             return 1.0
         behind = max(0, marks.state_end - max(frontier.state_next, marks.state_start))
@@ -266,6 +270,7 @@ class Restorer:
             why = "foreign"
         else:
             existed = path.exists()
+            files = sorted_files(path)
             try:
                 store = Store(path, self._memory)
             except StorageError as error:
@@ -276,6 +281,9 @@ class Restorer:
                 try:
                     frontier = store.frontier()
                     why = self._judge(partition, store, frontier, committed, marks)
+                    if frontier is None and why is None and files:
+                        # RocksDB begins anew where its list of files lost its end, and deletes them.
+                        why = "damaged"
                 except StorageError:
                     why = "damaged"
                 if why is None:
