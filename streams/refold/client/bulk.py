@@ -22,6 +22,7 @@ from refold.client.limits import BULK_RECORDS, READ_STALL_S
 from refold.client.positions import Position
 from refold.client.reader import HARMLESS, POLL_S, consumer_config, read_failure
 from refold.errors import NotFound, TransientError
+from refold.topology.logends import offset_of
 
 #: Per partition and fetch. 1 MiB: a state record is below it by contract, and librdkafka's own default.
 FETCH_BYTES: Final = 1024 * 1024
@@ -107,9 +108,7 @@ class TopicReader:
             )
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         )
-        return {
-            place.partition: (first[place].result().offset, end[place].result().offset) for place in places
-        }
+        return {place.partition: (offset_of(first[place]), offset_of(end[place])) for place in places}
 
     @property
     def finished(self) -> bool:

@@ -334,7 +334,14 @@ class Ownership(ABC):
         longest_ms = self.config.restore_jitter_ms_max * owner.ticket.draw
         if longest_ms == 0:
             return
-        missing = await self._loop.run_in_executor(self._restore_pool, self._restorer.missing, owner.number)
+        try:
+            missing = await self._loop.run_in_executor(
+                self._restore_pool, self._restorer.missing, owner.number
+            )
+        except (TransientError, UnavailableError) as error:
+            # Only pacing: the restore itself asks again, and is tried again.
+            self._log.warning("missing_unknown", partition=owner.number, error=str(error), taken_for="all")
+            missing = 1.0
         end = time.monotonic() + longest_ms * missing / 1000
         while time.monotonic() < end:
             if owner.cancelled.is_set():

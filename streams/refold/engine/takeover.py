@@ -27,6 +27,7 @@ from refold.engine.config import EngineConfig
 from refold.engine.kafkaerrors import error_of
 from refold.errors import TransientError, UnavailableError
 from refold.topology.failures import explain
+from refold.topology.logends import list_ends
 
 REQUEST_TIMEOUT_S: Final = 5.0
 
@@ -132,18 +133,20 @@ class Cluster:
         names = (topics.state, topics.history, topics.generations, topics.inbox, topics.batches)
         asked = [TopicPartition(topic, partition) for topic in names]
         try:
-            ends = self._admin.list_offsets(
+            ends = list_ends(
+                self._admin,
                 {tp: OffsetSpec.latest() for tp in asked},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=REQUEST_TIMEOUT_S,
+                IsolationLevel.READ_UNCOMMITTED,
+                REQUEST_TIMEOUT_S,
             )
-            starts = self._admin.list_offsets(
+            starts = list_ends(
+                self._admin,
                 {tp: OffsetSpec.earliest() for tp in asked},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=REQUEST_TIMEOUT_S,
+                IsolationLevel.READ_UNCOMMITTED,
+                REQUEST_TIMEOUT_S,
             )
-            end = {tp.topic: future.result().offset for tp, future in ends.items()}
-            start = {tp.topic: future.result().offset for tp, future in starts.items()}
+            end = {topic: ends[topic, partition] for topic in names}
+            start = {topic: starts[topic, partition] for topic in names}
         except KafkaException as raised:
             raise self._explained(raised, "reading the ends of the changelogs") from None
         return Marks(
@@ -198,12 +201,13 @@ class Cluster:
 
     def _ends(self, partitions: Sequence[TopicPartition], isolation: IsolationLevel) -> list[int]:
         try:
-            answer = self._admin.list_offsets(
+            found = list_ends(
+                self._admin,
                 {tp: OffsetSpec.latest() for tp in partitions},
-                isolation_level=isolation,
-                request_timeout=REQUEST_TIMEOUT_S,
+                isolation,
+                REQUEST_TIMEOUT_S,
             )
-            return [answer[tp].result().offset for tp in partitions]
+            return [found[tp.topic, tp.partition] for tp in partitions]
         except KafkaException as raised:
             raise self._explained(raised, "reading the ends of the outputs") from None
 
@@ -244,11 +248,13 @@ class Cluster:
         if not partitions:
             return {}
         inbox = self._config.topics.inbox
-        answer = self._admin.list_offsets(
+        ends = list_ends(
+            self._admin,
             {TopicPartition(inbox, number): OffsetSpec.latest() for number in partitions},
-            request_timeout=REQUEST_TIMEOUT_S,
+            IsolationLevel.READ_UNCOMMITTED,
+            REQUEST_TIMEOUT_S,
         )
-        return {tp.partition: future.result().offset for tp, future in answer.items()}
+        return {number: end for (_, number), end in ends.items()}
 
     def at_work(self, transactional_id: str) -> bool:
         """Whether the worker of this id is a member of the group; True where the group cannot be asked."""

@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 
 from refold.errors import NotFound, TransientError, UnavailableError
 from refold.topology.failures import explain
+from refold.topology.logends import offset_of
 from refold.topology.plan import LiveTopic
 from refold.topology.reach import Reach
 
@@ -200,4 +201,4 @@ class Cluster:
 
 
 def _offset_of(future: Any) -> int:
-    return int(future.result(ANSWER_SECONDS_MAX).offset)
+    return offset_of(future, ANSWER_SECONDS_MAX)

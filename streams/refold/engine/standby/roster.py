@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from refold.engine import group
 from refold.engine.standby.placement import Roster
+from refold.topology.logends import list_ends
 from refold.topology.names import TopicNames
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -37,12 +38,12 @@ def stable_ends(
     """Last stable offsets of state, history and generations per partition, in one request per broker. Raises
     ``KafkaException``."""
     names = (topics.state, topics.history, topics.generations)
-    answer = admin.list_offsets(
+    ends = list_ends(
+        admin,
         {TopicPartition(name, number): OffsetSpec.latest() for number in partitions for name in names},
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=REQUEST_TIMEOUT_S,
+        IsolationLevel.READ_COMMITTED,
+        REQUEST_TIMEOUT_S,
     )
-    ends = {(tp.topic, tp.partition): future.result().offset for tp, future in answer.items()}
     return {
         number: (
             ends[topics.state, number],

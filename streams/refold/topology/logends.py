@@ -1,0 +1,61 @@
+"""The ends of logs, asked for so that a moving leader is an error and never a number.
+
+Two faults of librdkafka 2.16, both measured with a broker of three killed:
+
+- While a partition has no leader, ``list_offsets`` answers with the offset -1001 and no error. Taken for an
+  end, a takeover would find nothing to read (rule T), and batches would count as folded (rule G10).
+- It sends the leader epoch that it once learnt, and goes on doing so for as long as the client lives when
+  that has become an older one: FENCED_LEADER_EPOCH each time, until the topic's metadata are asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+#: What an answer says when the client's idea of who leads is out of date.
+_OUT_OF_DATE: Final = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+
+
+def offset_of(answered: Any, timeout_s: float | None = None) -> int:
+    """The offset of one future of ``list_offsets``. Blocks; by default as long as the request may last.
+
+    Raises KafkaException, also for "no leader", and TimeoutError.
+    """
+    offset = int(answered.result(timeout_s).offset)
+    if offset < 0:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a partition has no leader"))
+    return offset
+
+
+def list_ends(
+    admin: AdminClient,
+    asked: Mapping[TopicPartition, OffsetSpec],
+    isolation: IsolationLevel,
+    timeout_s: float,
+) -> dict[tuple[str, int], int]:
+    """(topic, partition) -> offset. Blocks for about ``timeout_s`` at most, twice that where leaders moved.
+
+    Raises KafkaException; then the client knows the topics' leaders afresh, and asking again makes sense.
+    """
+    try:
+        answer = admin.list_offsets(dict(asked), isolation_level=isolation, request_timeout=timeout_s)
+        return {(tp.topic, tp.partition): offset_of(future) for tp, future in answer.items()}
+    except KafkaException as raised:
+        error = raised.args[0] if raised.args else None
+        if isinstance(error, KafkaError) and error.code() in _OUT_OF_DATE:
+            for topic in sorted({tp.topic for tp in asked}):
+                with contextlib.suppress(KafkaException):
+                    admin.list_topics(topic, timeout=timeout_s)
+        raise

@@ -1,0 +1,69 @@
+"""A moving leader is an error and never an offset: what librdkafka answers then (measured) must not be taken
+for the end of a log."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from refold.engine.takeover import ensure_retry
+from refold.topology.failures import explain
+from refold.topology.logends import list_ends
+
+PLACES = {TopicPartition("state", 0): OffsetSpec.latest(), TopicPartition("inbox", 0): OffsetSpec.latest()}
+
+
+class FakeAdmin:
+    """Answers with the given offset or error, and notes whose metadata was asked for."""
+
+    def __init__(self, answer: int | KafkaError) -> None:
+        self._answer = answer
+        self.refreshed: list[str] = []
+
+    def list_offsets(
+        self, asked: Any, *, isolation_level: Any, request_timeout: float
+    ) -> dict[Any, Future[Any]]:
+        answered = {}
+        for place in asked:
+            future = answered[place] = Future[Any]()
+            if isinstance(self._answer, KafkaError):
+                future.set_exception(KafkaException(self._answer))
+            else:
+                future.set_result(SimpleNamespace(offset=self._answer))
+        return answered
+
+    def list_topics(self, topic: str, *, timeout: float) -> None:
+        self.refreshed.append(topic)
+
+
+def ends(admin: FakeAdmin) -> dict[tuple[str, int], int]:
+    return list_ends(admin, PLACES, IsolationLevel.READ_UNCOMMITTED, 1.0)  # type: ignore[arg-type]
+
+
+def test_an_end_is_an_end() -> None:
+    admin = FakeAdmin(7)
+    assert ends(admin) == {("state", 0): 7, ("inbox", 0): 7}
+    assert admin.refreshed == []
+
+
+@pytest.mark.parametrize("answer", [-1001, -1, KafkaError(KafkaError.FENCED_LEADER_EPOCH)])
+def test_t_no_leader_is_no_end_and_asking_again_makes_sense(answer: int | KafkaError) -> None:
+    """Goal: rule T's marks are never taken from a partition without a leader (it answers -1001 and no error:
+    nothing to read), nor asked for with the same outdated epoch for ever."""
+    admin = FakeAdmin(answer)
+    with pytest.raises(KafkaException) as raised:
+        ends(admin)
+    assert admin.refreshed == ["inbox", "state"]
+    assert ensure_retry(explain(raised.value, doing="reading", bootstrap="127.0.0.1:1"))
+
+
+def test_what_has_nothing_to_do_with_leaders_is_passed_on() -> None:
+    admin = FakeAdmin(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(KafkaException):
+        ends(admin)
+    assert admin.refreshed == []
