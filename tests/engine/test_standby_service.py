@@ -170,7 +170,7 @@ async def test_s3_what_is_assigned_is_not_copied_whatever_the_group_says(group: 
 async def test_a_hand_over_that_meets_the_opening_of_the_copy(group: Group) -> None:
     """Goal: withheld while the order to open it is on its way: closed before the restore goes on."""
     group.owned(a=[], b=list(range(PARTITIONS)))
-    for _ in range(10):
+    for _ in range(5):
         async with group.standbys() as standbys:
             await until("an order", lambda: bool(standbys._open))
             standbys.withhold(range(PARTITIONS))
