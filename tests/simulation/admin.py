@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -47,8 +48,10 @@ class _Described:
 
 
 class Admin:
-    def __init__(self, kernel: Kernel, broker: Broker, trouble: Trouble) -> None:
+    def __init__(self, kernel: Kernel, broker: Broker, trouble: Trouble, topic: str) -> None:
+        """``topic``: the one that the group's members subscribe to."""
         self._kernel = kernel
+        self._topic = topic
         self._broker = broker
         self._trouble = trouble
         self._process = kernel.caller
@@ -108,9 +111,18 @@ class Admin:
         self._kernel.pause()
         if (late := self._late(request_timeout)) is not None:
             return dict.fromkeys(names, Answer(failure=late))
+        group = self._broker.group
         members = [
-            _Described(client_id=f"sim|{m.instance}|", group_instance_id=m.instance, member_id=m.member_id)
-            for m in self._broker.group.members.values()
+            _Described(
+                client_id=f"sim|{m.instance}|",
+                group_instance_id=m.instance,
+                member_id=m.member_id,
+                assignment=_Described(
+                    topic_partitions=[TopicPartition(self._topic, number) for number in sorted(m.given)]
+                ),
+            )
+            for m in group.members.values()
         ]
+        state = ConsumerGroupState.PREPARING_REBALANCING if group.preparing else ConsumerGroupState.STABLE
         self._kernel.pause()
-        return dict.fromkeys(names, Answer(_Described(members=members)))
+        return dict.fromkeys(names, Answer(_Described(members=members, state=state)))

@@ -353,6 +353,23 @@ class Reader:
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self._at = {(tp.topic, tp.partition): tp.offset for tp in partitions}
 
+    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._kernel.alive()
+        for tp in partitions:
+            place = (tp.topic, tp.partition)
+            if place in self._at:
+                raise raised(KafkaError._CONFLICT, "already assigned")
+            self._at[place] = tp.offset
+
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._kernel.alive()
+        for tp in partitions:
+            place = (tp.topic, tp.partition)
+            if self._at.pop(place, None) is None:
+                raise raised(KafkaError._INVALID_ARG, "not assigned")
+            self._eof.pop(place, None)
+            self._buffer = deque(m for m in self._buffer if (m.topic(), m.partition()) != place)
+
     def poll(self, timeout: float) -> Message | None:
         self._kernel.pause()
         if not self._buffer:

@@ -395,7 +395,7 @@ class GenerationChecker:
             if progress is not None or before is not None:
                 touched.add(full)
         fold.next_offset = max(fold.next_offset, sent)
-        wanted = {key: self._encoded(fold, key) for key in touched}
+        wanted = {key: self.encoded(fold, key) for key in touched}
         if written != wanted:
             odd = sorted(k for k in wanted.keys() | written.keys() if wanted.get(k) != written.get(k))
             self._report.fail(
@@ -404,14 +404,14 @@ class GenerationChecker:
         self._report.compared["generation = fold(batches)"] += len(wanted)
 
     @staticmethod
-    def _encoded(fold: Fold, key: bytes) -> bytes | None:
+    def encoded(fold: Fold, key: bytes) -> bytes | None:
         progress = fold.progress.get(key)
         return None if progress is None else encode_progress(key.rpartition(b"#")[2].decode(), progress)
 
     def on_live(self, machine: str, partition: int, database: disk.Database) -> None:
         fold = self.folds.setdefault(partition, Fold())
         held = {key[1:]: row for key, row in database.live.items() if key.startswith(rows.GENERATION)}
-        wanted = {key: self._encoded(fold, key) for key in fold.progress}
+        wanted = {key: self.encoded(fold, key) for key in fold.progress}
         if held != wanted:
             odd = sorted(k for k in wanted.keys() | held.keys() if wanted.get(k) != held.get(k))
             self._report.fail("restore", f"{machine}: restored {partition} has other generations: {odd}")
@@ -443,7 +443,7 @@ class GenerationChecker:
                     stored.pop(entry.key or b"", None)
                 else:
                     stored[entry.key or b""] = entry.value
-        wanted = {key: self._encoded(fold, key) for fold in self.folds.values() for key in fold.progress}
+        wanted = {key: self.encoded(fold, key) for fold in self.folds.values() for key in fold.progress}
         if stored != wanted:
             odd_keys = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
             report.fail("oracle", f"generation records differ: {odd_keys}")

@@ -20,6 +20,7 @@ from refold.engine import (
     changelogs,
     commit,
     engine,
+    group,
     ownership,
     plan,
     poll,
@@ -27,6 +28,7 @@ from refold.engine import (
     seal,
     takeover,
 )
+from refold.engine.standby import copy, service, tail
 
 from . import disk, versions
 from .broker import Broker
@@ -43,6 +45,12 @@ TOMBSTONE_MARGIN_MS: Final = 1_500
 #: bytes with what is counted beside it.
 RUN_RECORDS_MAX: Final = 8
 FILE_BYTES_MIN: Final = 4_096
+
+#: Standbys look at group and logs as often as a run of seconds needs it.
+LOOK_S: Final = 0.2
+MEMBERS_S: Final = 0.6
+AGAIN_S: Final = 1.0
+KEEP_EVERY_S: Final = 1.0
 
 #: The slice clock jumps by up to this, so that folds are cut at every possible place.
 SLICE_US_MAX: Final = 9_000
@@ -79,7 +87,9 @@ def replacements(
     def pool(workers: int, name: str = "pool") -> Executor:
         return Executor(kernel, workers, name)
 
-    clients = SimpleNamespace(restore_reader=restore_reader, transactional=transactional)
+    clients = SimpleNamespace(
+        restore_reader=restore_reader, standby_reader=restore_reader, transactional=transactional
+    )
     return [
         (assignment, "time", clock),
         (assignment, "threading", Threading(kernel)),
@@ -93,6 +103,7 @@ def replacements(
         (engine, "time", clock),
         (engine, "asyncio", Asyncio(kernel)),
         (engine, "ThreadPoolExecutor", pool),
+        (group, "time", clock),
         (ownership, "time", clock),
         (ownership, "asyncio", Asyncio(kernel)),
         (ownership, "ThreadPoolExecutor", pool),
@@ -104,6 +115,15 @@ def replacements(
         (seal, "encode_snapshot", versions.Builds(kernel, happened).encode_snapshot),
         (takeover, "time", clock),
         (takeover, "clients", clients),
+        (copy, "time", clock),
+        (service, "time", clock),
+        (service, "LOOK_S", LOOK_S),
+        (service, "MEMBERS_S", MEMBERS_S),
+        (service, "AGAIN_S", AGAIN_S),
+        (tail, "time", clock),
+        (tail, "threading", Threading(kernel)),
+        (tail, "clients", clients),
+        (tail, "KEEP_EVERY_S", KEEP_EVERY_S),
     ]
 
 
@@ -111,6 +131,8 @@ def disks() -> list[tuple[ModuleType, str, Any]]:
     """RocksDB's place. Left out by tests/plug, which runs on the real one."""
     return [
         (bulk, "Batch", disk.Batch),
+        (copy, "Batch", disk.Batch),
+        (tail, "set_aside", disk.set_aside),
         (plan, "Batch", disk.Batch),
         (restore, "Store", disk.Store),
         (restore, "Batch", disk.Batch),

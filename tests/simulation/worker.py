@@ -18,6 +18,7 @@ from refold.engine.engine import Engine
 from refold.engine.poll import Poller
 from refold.engine.restore import Restorer, TopicFacts
 from refold.engine.sabotage import Sabotage
+from refold.engine.standby.service import Standbys
 from refold.engine.step import Limits
 from refold.engine.takeover import Cluster
 
@@ -37,6 +38,7 @@ PREFIX: Final = "sim"
 SESSION_TIMEOUT_MS: Final = 1_500
 RESTORE_JITTER_MS_MAX: Final = 100
 TAKEOVER_STALL_MS_MAX: Final = 20_000
+STANDBYS_STOP_S_MAX: Final = 5.0
 RECORD_BYTES_MAX: Final = 1_048_576
 
 
@@ -94,7 +96,12 @@ class Log:
         self._world.kernel.trace(self._worker.process.name, f"{event} {shown}")
         if event == "partition_moved":
             self._world.happened[f"{fields['before']} to {fields['state']}"] += 1
+        if event == "standby_closed":
+            self._worker.kept.add(fields["partition"])
         if event == "partition_live":
+            if fields["partition"] in self._worker.kept:
+                self._worker.kept.discard(fields["partition"])
+                self._world.happened["standby promoted"] += 1
             self._world.partition_live(self._worker, fields["partition"], fields["offset"])
 
 
@@ -124,6 +131,8 @@ class Worker:
         self.instance = instance
         self.disk = disk
         self.lives = 0
+        #: Partitions whose copy this process has kept and closed, until they are live here.
+        self.kept: set[int] = set()
         #: Its machine's clock minus true time.
         self.skew_ms = 0
         self.process = Process(f"{instance}.0")
@@ -140,6 +149,7 @@ class Worker:
         self.process = Process(f"{self.instance}.{self.lives}")
         self.process.old_build = self._world.strikes("old_build")
         self.engine = self.consumer = self._stop = self._loop = None
+        self.kept = set()
         self._world.kernel.trace(self.process.name, "start")
         self._world.kernel.spawn(self.process, "main", self._main)
 
@@ -181,6 +191,7 @@ class Worker:
             overlay_bytes_max=world.overlay_bytes_max,
             restore_jitter_ms_max=RESTORE_JITTER_MS_MAX,
             takeover_stall_ms_max=TAKEOVER_STALL_MS_MAX,
+            standby_replicas=world.standby_replicas,
             seed=self.lives,
             sabotage=Sabotage.parse(world.sabotage, environment="dev"),
         )
@@ -194,7 +205,8 @@ class Worker:
             on_end=points.on_end,
         )
         await loop.run_in_executor(None, producer.init_transactions)
-        cluster = Cluster(config, Admin(kernel, world.broker, world.trouble), log=log)
+        admin = Admin(kernel, world.broker, world.trouble, config.topics.inbox)
+        cluster = Cluster(config, admin, log=log)  # type: ignore[arg-type]
         facts = TopicFacts("state-1", "history-1", "generations-1", DELETE_RETENTION_MS)
         restorer = Restorer(
             config,
@@ -217,6 +229,19 @@ class Worker:
             metrics=Metrics(world),
             log=log,
         )
+        standbys: Standbys | None = None
+        if config.standby_replicas:
+            standbys = Standbys(
+                config,
+                admin,  # type: ignore[arg-type]
+                cluster,
+                restorer,
+                slots.partitions,
+                points,  # type: ignore[arg-type]
+                Metrics(world),
+                log,
+            )
+            engine.standbys = standbys
         consumer = GroupConsumer(
             kernel,
             world.broker,
@@ -253,14 +278,21 @@ class Worker:
         self.engine, self.consumer = engine, consumer
         agents = self._agents(engine)
         engine.start(poller, batches, transactor)
+        copying = None if standbys is None else loop.create_task(standbys.run())
         told = loop.create_task(self._stop.wait())
         failure: asyncio.Future[Any] = engine.failure
         await asyncio.wait([failure, told], return_when=asyncio.FIRST_COMPLETED)
         if not engine.failure.done():
+            if standbys is not None:
+                standbys.stop()
             ending = loop.create_task(engine.drain())
             await asyncio.wait([failure, ending], return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
                 ending.result()
+                if standbys is not None:
+                    await standbys.stopped(STANDBYS_STOP_S_MAX)
+                if copying is not None:
+                    copying.cancel()
                 for agent in agents:
                     agent.cancel()
                 return

@@ -65,6 +65,9 @@ CLOCK_MS_MAX: Final = 400
 #: The sources' append times only order a session's time (rule C): they may be wrong by anything.
 APPEND_CLOCK_MS: Final = (-7_200_000, -3_000, 0, 3_000, 7_200_000)
 
+#: Copies of every partition besides its owner's.
+STANDBY_REPLICAS: Final = (0, 1, 2)
+
 TRANSACTION_TIMEOUTS_MS: Final = (1_000, 10_000)
 
 #: An entry costs 2 000 bytes and more: room for a few sessions, for most, for all.
@@ -103,8 +106,12 @@ class World:
         self.transaction_timeout_ms = self.seeds.swarm.choice(TRANSACTION_TIMEOUTS_MS)
         self.cache_bytes_max = self.seeds.swarm.choice(CACHE_BYTES_MAX)
         self.overlay_bytes_max = self.seeds.swarm.choice(OVERLAY_BYTES_MAX)
+        replicas = self.seeds.swarm.choice(STANDBY_REPLICAS)
+        #: A scenario is about the worker that owns.
+        self.standby_replicas = 0 if scenario is not None else replicas
         self.drawn = (
-            f"transaction_timeout_ms={self.transaction_timeout_ms} cache_bytes_max={self.cache_bytes_max}"
+            f"standby_replicas={self.standby_replicas}"
+            f" transaction_timeout_ms={self.transaction_timeout_ms} cache_bytes_max={self.cache_bytes_max}"
             f" overlay_bytes_max={self.overlay_bytes_max} fetch_records_max={self.fetch_records_max}"
             f" {self.plan.row()}"
         )
