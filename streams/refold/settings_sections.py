@@ -282,6 +282,13 @@ class WorkerSettings(_Section):
         le=100,
         description="Checkpoints kept per partition; an older one is used when a newer one is damaged.",
     )
+    checkpoint_at_drain: bool = Field(
+        True,
+        description=(
+            "A graceful stop uploads what was committed since the last checkpoint before it leaves, within"
+            " three quarters of the time it may take. Off: it leaves at once."
+        ),
+    )
     sabotage: str | None = Field(
         None,
         description=(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -196,3 +198,58 @@ async def test_a_partition_that_is_not_live_or_closed_is_not_taken(make: Callabl
     assert (run.outcome("done"), run.outcome("failed")) == (1, 0)
     # The directory of a copy that was not made is not uploaded.
     assert len(run.remote.checkpoints(1)) == 1
+
+
+async def test_the_last_round_takes_what_is_committed_since_and_the_longest_tail_first(
+    make: Callable[[int], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a stop leaves checkpoints of everything, in an order that saves most where its time is over; a
+    partition without a tail is left alone; one that is on its way is taken again after that."""
+    monkeypatch.setattr(service, "UPLOADS_MAX", 1)
+    run = make(4)
+    for owner in run.host.owners:
+        run.host.commit(owner)
+    await run.until(lambda: run.outcome("done") == 4)
+    run.task.cancel()
+    for owner, commits in zip(run.host.owners, (2, 0, 5, 1), strict=True):
+        for _ in range(commits):
+            run.host.commit(owner)
+    run.told.events.clear()
+    await run.service.last(run.host, time.monotonic() + SECONDS_MAX)
+    published = [fields["partition"] for event, fields in run.told.events if event == "checkpoint_published"]
+    assert published == [2, 0, 3]
+    for owner in run.host.owners:
+        newest = run.remote.manifest(owner.number, run.remote.checkpoints(owner.number)[0])
+        assert newest.frontier.inbox_next == owner.committed
+    assert "checkpoints_cut_short" not in [event for event, _ in run.told.events]
+
+
+async def test_a_store_that_hangs_does_not_hold_a_stop(
+    make: Callable[[int], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: at the end of its time the last round returns, whatever the store does, and says what is left."""
+    run = make(3)
+    hangs = threading.Event()
+    monkeypatch.setattr(run.remote, "put_manifest", lambda *_: hangs.wait(SECONDS_MAX))
+    for owner in run.host.owners:
+        run.host.commit(owner)
+    began = time.monotonic()
+    await run.service.last(run.host, began + 0.3)
+    # The store hangs for twenty seconds.
+    assert 0.3 <= time.monotonic() - began < SECONDS_MAX / 2
+    assert ("checkpoints_cut_short", {"partitions": [0, 1, 2]}) in run.told.events
+    assert run.outcome("done") == 0
+    hangs.set()
+
+
+async def test_a_stop_without_time_or_without_the_setting_takes_none(make: Callable[[int], Run]) -> None:
+    run = make(1)
+    run.task.cancel()
+    run.host.commit(run.host.owners[0])
+    now = time.monotonic()
+    order = run.service.at_drain(run.host, now, 0.0)
+    assert order is not None
+    await order()
+    assert run.remote.partitions() == []
+    object.__setattr__(run.service._config, "checkpoint_at_drain", False)
+    assert run.service.at_drain(run.host, now + SECONDS_MAX, SECONDS_MAX) is None

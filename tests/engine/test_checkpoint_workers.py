@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,59 @@ def test_a_worker_killed_while_it_publishes_and_a_store_that_fails(
         assert at is not None
         assert made.frontier.inbox_next == at.inbox_next
     assert differences(cluster, traffic.sent) == []
+
+
+def test_a_drain_checkpoints_what_was_committed_within_its_time(
+    cluster: Cluster, remote: Remote, tmp_path: Path
+) -> None:
+    """Goal: after a graceful stop a cold start has nothing to read; a death in the middle of it costs
+    nothing; a store that hangs does not make it longer than it may be. Method: lives whose interval never
+    comes."""
+    traffic = Traffic(cluster)
+    with worker(cluster, tmp_path, NEVER) as first:
+        first.wait_live(4)
+        traffic.send(300)
+        wait_ruled(cluster)
+        assert first.stop() == 0
+        assert events(first, "worker_stopped")[0]["outcome"] == "drained"
+    committed = cluster.committed()
+    for number in range(4):
+        made = newest(remote, number)
+        assert made is not None
+        assert made.frontier.inbox_next == committed[number]
+    shutil.rmtree(first.data_dir)
+    point = "checkpoint_before_manifest"
+    with worker(cluster, tmp_path, NEVER, REFOLD_POINT=f"{point}:kill") as second:
+        second.wait_live(4)
+        assert {
+            row["partition"]: row["records"] for row in events(second, "partition_live")
+        } == dict.fromkeys(range(4), 0)
+        assert len(events(second, "checkpoint_fetched")) == 4
+        traffic.send(100)
+        wait_ruled(cluster)
+        second.signal(signal.SIGTERM)
+        assert second.wait_end(40) == -signal.SIGKILL
+        assert events(second, "worker_draining")
+    with worker(cluster, tmp_path, NEVER, REFOLD_POINT=f"{point}:hold") as third:
+        third.wait_live(4)
+        traffic.send(100)
+        wait_ruled(cluster)
+        done = drain(third, "--max-seconds", "8")
+        assert third.wait_end(2.0) == done == 0
+        assert len(events(third, "checkpoints_cut_short")[0]["partitions"]) == 1
+        (stopped,) = events(third, "worker_stopped")
+        # Three quarters of its time for the store that hangs, and never more than all of it.
+        assert (stopped["outcome"], 5.5 < stopped["seconds"] < 8.0) == ("drained", True)
+    with worker(cluster, tmp_path, NEVER) as fourth:
+        fourth.wait_live(4)
+        wait_ruled(cluster)
+        assert fourth.stop() == 0
+    assert differences(cluster, traffic.sent) == []
+
+
+def drain(one: Worker, *options: str) -> int:
+    """Exit status of ``refold worker drain``."""
+    command = [*one.command, "worker", "drain", *options]
+    return subprocess.run(
+        command, env=one.environment, capture_output=True, check=False, timeout=60
+    ).returncode

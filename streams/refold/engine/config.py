@@ -68,6 +68,7 @@ class EngineConfig:
     checkpoint_interval_ms: int = 180_000
     checkpoint_events_max: int = 1_000_000
     checkpoint_keep: int = 3
+    checkpoint_at_drain: bool = True
     sabotage: Sabotage = field(default_factory=Sabotage)
 
     @property
@@ -116,6 +117,7 @@ class EngineConfig:
             checkpoint_interval_ms=worker.checkpoint_interval_ms,
             checkpoint_events_max=worker.checkpoint_events_max,
             checkpoint_keep=worker.checkpoint_keep,
+            checkpoint_at_drain=worker.checkpoint_at_drain,
             restores_max=worker.restores_max,
             restore_bytes_per_s_max=worker.restore_bytes_per_s_max,
             restore_first=worker.restore_first,

@@ -35,6 +35,11 @@ Role = Literal["worker", "supervisor"]
 CUT_SHORT: Final = TransientError.exit_code
 SIGNAL_BASE: Final = 128
 
+#: Of a stop's time, this part is kept for leaving the group and closing the stores; that takes milliseconds
+#: where everything is flushed, and this at most where the broker does not answer.
+LEAVING_PART: Final = 0.25
+LEAVING_S_MAX: Final = 5.0
+
 #: Between two lines of progress in the log.
 PROGRESS_S: Final = 1.0
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -369,10 +369,14 @@ class Engine(BatchFold):
 
     # --- stop --------------------------------------------------------------------------------------
 
-    async def drain(self, *, leave: bool = False) -> None:
+    async def drain(
+        self, *, leave: bool = False, before_leaving: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Commit what is folded, leave the group, close the disks. Nothing is lost if it is cut short.
 
         Restores end; nothing more is folded. ``leave``: see :class:`refold.engine.drain.Order`.
+        ``before_leaving``: done when everything is committed; the partitions are still ours, and nobody reads
+        them meanwhile.
         """
         self.stopping = True
         self._drain_phase = "committing"
@@ -383,6 +387,13 @@ class Engine(BatchFold):
         while self.current or not self._idle.is_set():
             self._dirty.set()
             await asyncio.sleep(0.005)
+        if before_leaving is not None:
+            self._drain_phase = "checkpointing"
+            for owner in self.assignment:
+                # What is fetched now is for the next owner.
+                self.poller.park(owner.number, owner.epoch, owner.fetch_epoch)
+                self.batches.end(owner.number, owner.epoch)
+            await before_leaving()
         self._drain_phase = "leaving"
         await self._loop.run_in_executor(None, self.poller.stop, BARRIER_SECONDS_MAX, leave)
         await self._loop.run_in_executor(None, self.batches.stop, BARRIER_SECONDS_MAX)

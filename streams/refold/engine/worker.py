@@ -365,14 +365,14 @@ class _Worker:
         deadline. Does not return where the time is over: then it ends as if killed."""
         engine, order = self.engine, self.order
         log.info("worker_draining", seconds_max=order.seconds_max, leave=order.leave)
-        if self.checkpoints is not None:
-            self.checkpoints.stop()
         if self.standbys is not None:
             self.standbys.stop()
         progress = asyncio.create_task(self._say_progress())
-        left = self._told_at + order.seconds_max - time.monotonic()
+        end = self._told_at + order.seconds_max
+        last = None if self.checkpoints is None else self.checkpoints.at_drain(engine, end, order.seconds_max)
         try:
-            await asyncio.wait_for(engine.drain(leave=order.leave), left)
+            left = end - time.monotonic()
+            await asyncio.wait_for(engine.drain(leave=order.leave, before_leaving=last), left)
         except TimeoutError:
             log.warning("drain_cut_short", seconds_max=order.seconds_max, **engine.drain_progress())
             self.ended("cut_short", CUT_SHORT)

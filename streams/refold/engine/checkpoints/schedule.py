@@ -64,6 +64,11 @@ class Schedule:
             # Enough new records must not mean an attempt per second.
             entry.records = -1
 
+    def behind(self, number: int, records: int) -> int:
+        """Records committed since the last checkpoint of this owner; all where there is none yet."""
+        entry = self._due.get(number)
+        return records if entry is None or entry.records < 0 else records - entry.records
+
     def age_s(self, number: int, now: float, records: int) -> float:
         """How long ago the last checkpoint was, 0 when it holds everything."""
         entry = self._due.get(number)

@@ -13,7 +13,7 @@ import functools
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,6 +25,7 @@ from refold.engine.checkpoints.remote import Remote
 from refold.engine.checkpoints.schedule import Schedule
 from refold.engine.checkpoints.source import FETCHED
 from refold.engine.config import EngineConfig
+from refold.engine.drain import LEAVING_PART, LEAVING_S_MAX
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
 from refold.engine.points import Points
@@ -103,6 +104,8 @@ class Checkpoints:
         self._hashes: dict[int, Hashes] = {}
         self._shown: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: The last round has begun: nothing is due any more.
+        self._last = False
 
     async def run(self, host: Host) -> None:
         """Until cancelled."""
@@ -116,12 +119,61 @@ class Checkpoints:
         self._stopped.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, now: float) -> None:
-        live = {
+    def at_drain(self, host: Host, end: float, seconds_max: float) -> Callable[[], Awaitable[None]] | None:
+        """What a drain that ends at ``end`` (monotonic) does between its last commit and leaving."""
+        if not self._config.checkpoint_at_drain:
+            self.stop()
+            return None
+        return functools.partial(self.last, host, end - min(seconds_max * LEAVING_PART, LEAVING_S_MAX))
+
+    async def last(self, host: Host, until: float) -> None:
+        """Before a stop: take once more what has been committed since, the longest tail first, until
+        ``until`` (monotonic). What is not in the store by then is given up and not waited for; the
+        changelogs have it."""
+        self._host, self._last = host, True
+        done: set[int] = set()
+        while (left := until - time.monotonic()) > 0:
+            waiting = self._behind(done)
+            for owner in waiting:
+                if len(self._busy) >= UPLOADS_MAX:
+                    break
+                if owner.number not in self._busy:
+                    done.add(owner.number)
+                    self._begin(owner)
+            if not self._tasks:
+                break
+            await asyncio.wait(self._tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        given_up = sorted(self._busy | {owner.number for owner in self._behind(done)})
+        if given_up:
+            self._log.warning("checkpoints_cut_short", partitions=given_up)
+        self.stop()
+
+    def _behind(self, but: Collection[int]) -> list[Partition]:
+        tails = {
+            number: self._schedule.behind(number, _records(owner))
+            for number, owner in self._live().items()
+            if number not in but
+        }
+        live = self._live()
+        return [live[number] for number in sorted(tails, key=lambda one: (-tails[one], one)) if tails[number]]
+
+    def _live(self) -> dict[int, Partition]:
+        return {
             owner.number: owner
             for owner in self._host.assignment
             if owner.state is State.LIVE and owner.written is not None
         }
+
+    def _begin(self, owner: Partition) -> None:
+        self._busy.add(owner.number)
+        task = asyncio.get_running_loop().create_task(self._one(owner))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _look(self, now: float) -> None:
+        if self._last:
+            return
+        live = self._live()
         due = self._schedule.due(now, [(n, owner.epoch, _records(owner)) for n, owner in live.items()])
         self._show(now, live)
         for number in list(self._hashes):
@@ -131,10 +183,7 @@ class Checkpoints:
             if len(self._busy) >= UPLOADS_MAX:
                 break
             if number not in self._busy:
-                self._busy.add(number)
-                task = asyncio.get_running_loop().create_task(self._one(live[number]))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(live[number])
 
     def _show(self, now: float, live: dict[int, Partition]) -> None:
         for number in self._shown - live.keys():
