@@ -17,7 +17,7 @@ from refold.engine import rows
 from refold.engine.standby import copy as copies
 from refold.engine.standby import tail as tails
 from refold.engine.standby.copy import Look
-from refold.engine.store import Store
+from refold.engine.store import Store, UnreadableStore
 from refold.engine.takeover import Committed
 from refold.errors import StorageError
 
@@ -290,6 +290,37 @@ def test_a_disk_that_fails_ends_the_copy_and_not_the_thread(
         world.whole(world.open(partition))
         world.close(partition)
     assert (world.rows(0), world.rows(1)) == ({b"t/s": snapshot("s", 1)}, {b"t/t": snapshot("t", 1)})
+
+
+def test_a_copy_found_unreadable_is_set_aside_and_begun_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: whether a write or a reader's request finds it."""
+    broken = threading.Event()
+    write = Store.write
+
+    def failing(store: Store, batch: Any) -> None:
+        if broken.is_set():
+            raise UnreadableStore("a file is damaged", store.path)
+        write(store, batch)
+
+    monkeypatch.setattr(Store, "write", failing)
+    world.log.state(0, "s", 1)
+    world.whole(world.open(0))
+    broken.set()
+    world.log.state(0, "s", 2)
+    wait_for("the loss of the copy", lambda: bool(world.lost))
+    broken.clear()
+    world.whole(world.open(0))
+    world.tail.damaged(0)
+    world.tail.damaged(0)
+    wait_for("the loss of the copy", lambda: len(world.lost) > 1)
+    assert world.lost == [(0, "damaged"), (0, "damaged")]
+    assert not world.restorer.path(0).exists()
+    copy = world.open(0)
+    world.whole(copy)
+    world.close(0)
+    assert world.rows(0) == {b"t/s": snapshot("s", 2)}
 
 
 def test_many_records_are_read_in_bounded_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

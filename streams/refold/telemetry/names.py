@@ -245,12 +245,13 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_standby_records_total": Metric("counter", "Changelog records read for copies."),
     "refold_standby_bytes_total": Metric(
-        "counter", "Bytes of changelogs read for copies: keys and values, uncompressed."
+        "counter",
+        "Bytes of changelogs read for copies: keys and values, uncompressed. Paced with those of restores.",
     ),
     "refold_standby_rebuilds_total": Metric(
         "counter",
         "Copies that could not be gone on with, by reason: too_old (rule Z), log_gone (the changelog no"
-        " longer holds their place), disk, log. Begun again.",
+        " longer holds their place), damaged, disk, log. Begun again.",
         ("reason",),
     ),
     "refold_lag_records": Metric("gauge", "Inbox records not yet ruled on.", ("partition",)),

@@ -166,18 +166,23 @@ class Copy:
         self._store.flush()
 
     def close(self, points: Points, *, keep: bool = True) -> None:
-        """No read after it. ``keep``: what was taken is written. Blocks; never raises."""
+        """No read after it. ``keep``: what was taken is written, if it can be. Blocks."""
         with self._reading:
             self._closed = True
-        if keep:
-            with contextlib.suppress(StorageError):
-                self.keep(points)
-        self._store.close(flush=keep)
+        try:
+            if keep:
+                with contextlib.suppress(StorageError):
+                    self.keep(points)
+        finally:
+            self._store.close(flush=keep)
 
     # --- the event loop ------------------------------------------------------------------------------
 
     def row(self, key: bytes) -> tuple[bytes | None, Freshness] | None:
-        """A session's row, ``None`` for none, and how fresh that is; ``None`` where nothing can be said."""
+        """A session's row, ``None`` for none, and how fresh that is; ``None`` where nothing can be said.
+
+        Raises :class:`refold.engine.store.UnreadableStore`.
+        """
         with self._reading:
             if self._closed:
                 return None

@@ -32,6 +32,7 @@ from refold.engine.standby import roster
 from refold.engine.standby.copy import Copy, Look
 from refold.engine.standby.placement import Roster, kept_by
 from refold.engine.standby.tail import Tail
+from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cluster
 from refold.errors import RefoldError
 
@@ -216,7 +217,11 @@ class Standbys:
     def answer(self, partition: int, key: bytes) -> StandbyAnswer | None:
         """The session as the copy has it, labelled; ``None`` where there is none that can say anything."""
         copy = self._tail.copies.get(partition)
-        found = None if copy is None else copy.row(key)
+        try:
+            found = None if copy is None else copy.row(key)
+        except UnreadableStore:
+            self._tail.damaged(partition)
+            found = None
         if found is None:
             return None
         row, fresh = found

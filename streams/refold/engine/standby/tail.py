@@ -25,7 +25,7 @@ from refold.engine.config import EngineConfig
 from refold.engine.points import Points
 from refold.engine.restore import Restorer
 from refold.engine.standby.copy import Copy
-from refold.engine.store import set_aside
+from refold.engine.store import UnreadableStore, set_aside
 from refold.engine.takeover import Marks
 from refold.errors import StorageError
 
@@ -49,7 +49,7 @@ class Tail:
     """``copies``: changed by the thread only; anybody may look a partition up.
 
     ``lost`` is called on the thread with a partition whose copy it has closed by itself, and why: one of
-    ``too_old``, ``log_gone``, ``disk``.
+    ``too_old``, ``log_gone``, ``damaged``, ``disk``, ``log``.
     """
 
     def __init__(
@@ -100,6 +100,10 @@ class Tail:
         self._order(order)
         return closed
 
+    def damaged(self, partition: int) -> None:
+        """Any thread; returns at once. What is on disk was found unreadable: it is set aside."""
+        self._order(lambda: self._give_up(partition, "damaged"))
+
     def stop(self) -> None:
         """Any thread; returns at once. All copies are kept and closed."""
         self._stopped.set()
@@ -138,11 +142,14 @@ class Tail:
         finally:
             self._stopped.set()
             for partition in list(self.copies):
-                self._close(partition)
+                with contextlib.suppress(Exception):
+                    self._close(partition)
             with self._ending:
                 self._ended = True
             # Nobody who waits for a close may wait for ever.
-            self._serve()
+            while self._orders:
+                with contextlib.suppress(Exception):
+                    self._orders.popleft()()
             if self._consumer is not None:
                 self._consumer.close()
 
@@ -191,6 +198,8 @@ class Tail:
 
     def _give_up(self, partition: int, why: str, error: str | None = None) -> None:
         """What is on disk cannot be gone on with."""
+        if partition not in self.copies:
+            return
         self._close(partition, keep=False)
         try:
             set_aside(self._restorer.path(partition))
@@ -225,8 +234,7 @@ class Tail:
         self._waiting_bytes += size
         if len(messages) < CHUNK_RECORDS or self._waiting_bytes >= WAITING_BYTES_MAX:
             self._write()
-        if self._restorer.pace is not None:
-            self._restorer.pace.spend(size, self._ordered.is_set)
+        self._restorer.pace.wait(size, self._ordered.is_set)
         self._keep()
         if failed is not None:
             # Not before all that came with it is kept: it does not come again.
@@ -245,20 +253,19 @@ class Tail:
 
     def _write(self) -> None:
         self._waiting_bytes = 0
-        for copy in list(self.copies.values()):
-            try:
-                copy.write(self._points)
-            except StorageError as error:
-                self._close(copy.partition, keep=False)
-                self._lost(copy.partition, "disk", str(error))
+        self._each(lambda copy: copy.write(self._points))
 
     def _keep(self) -> None:
-        if time.monotonic() - self._kept_at < KEEP_EVERY_S:
-            return
-        self._kept_at = time.monotonic()
+        if time.monotonic() - self._kept_at >= KEEP_EVERY_S:
+            self._kept_at = time.monotonic()
+            self._each(lambda copy: copy.keep(self._points))
+
+    def _each(self, work: Callable[[Copy], None]) -> None:
         for copy in list(self.copies.values()):
             try:
-                copy.keep(self._points)
+                work(copy)
+            except UnreadableStore as error:
+                self._give_up(copy.partition, "damaged", str(error))
             except StorageError as error:
                 self._close(copy.partition, keep=False)
                 self._lost(copy.partition, "disk", str(error))
