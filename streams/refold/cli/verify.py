@@ -17,6 +17,7 @@ import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_storm import storm
 
 if TYPE_CHECKING:
     from refold.ops.verify.chaos import Outcome
@@ -163,6 +164,9 @@ def effects(
     out.result(outcome.as_json())
     if not outcome.clean:
         raise typer.Exit(EXIT_DIFFERENCE)
+
+
+app.command()(storm)
 
 
 @contextlib.contextmanager

@@ -28,8 +28,11 @@ from refold.errors import FencedError, TransientError, UnavailableError
 READY_S_MAX: Final = 60.0
 #: How often a condition about a process is looked at. Ten looks a second cost nothing.
 POLL_S: Final = 0.1
-#: Ends after which whoever supervises a worker starts it again: fenced, cluster away, try again.
-RESTARTED: Final = frozenset({FencedError.exit_code, UnavailableError.exit_code, TransientError.exit_code})
+#: Ends after which whoever supervises a worker starts it again: fenced, cluster away, try again; and
+#: librdkafka's own SIGABRT, when a coordinator goes away under a request of the admin client (issue 4605).
+RESTARTED: Final = frozenset(
+    {FencedError.exit_code, UnavailableError.exit_code, TransientError.exit_code, -signal.SIGABRT}
+)
 #: More of them in one life of a fleet is no accident any more.
 REVIVALS_MAX: Final = 5
 #: What is quoted of a worker's log when it does not start.
@@ -42,18 +45,20 @@ class WorkerProcess:
     def __init__(self, name: str, directory: Path, settings: Mapping[str, str], *, detached: bool) -> None:
         self.name = name
         self.directory = directory
+        self.data_path = directory / f"{name}.data"
         self.log_path = directory / f"{name}.log"
         self.point_path = directory / f"{name}.point"
         self.port = choose(None)
         self.process: subprocess.Popen[bytes] | None = None
         self.exit_codes: list[int] = []
         self.revivals = 0
+        self.revivals_max = REVIVALS_MAX
         self._detached = detached
         self._watchdog: Watchdog | None = None
         self._settings = {
             **settings,
             "REFOLD_WORKER__INSTANCE": name,
-            "REFOLD_WORKER__DATA_DIR": str(directory / f"{name}.data"),
+            "REFOLD_WORKER__DATA_DIR": str(self.data_path),
             "REFOLD_WORKER__HTTP_PORT": str(self.port),
             "REFOLD_LOGGING__FORMAT": "json",
             "REFOLD_POINT_FILE": str(self.point_path),
@@ -66,6 +71,10 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    def configure(self, changes: Mapping[str, str]) -> None:
+        """Settings of its next lives, over those it has; name, directory and port stay."""
+        self._settings = {**self._settings, **changes}
 
     def start(self) -> None:
         """Start the process; returns at once. A point left armed by an earlier life is disarmed."""
@@ -88,7 +97,7 @@ class WorkerProcess:
     def revive(self) -> int | None:
         """Do what a supervisor does: start a worker again that ended by itself in one of the ways in
         ``RESTARTED``. Its exit code, or ``None`` when there is nothing to do or it must not be hidden."""
-        if self.process is None or self.process.poll() not in RESTARTED or self.revivals >= REVIVALS_MAX:
+        if self.process is None or self.process.poll() not in RESTARTED or self.revivals >= self.revivals_max:
             return None
         code = self.wait_end(0)
         self.revivals += 1
