@@ -27,7 +27,7 @@ from refold.broker import launch, ports
 from refold.broker.embedded import TURN_WAIT_S_MAX, EmbeddedBroker
 from refold.broker.locks import exclusive
 from refold.broker.ports import LOOPBACK, Ports
-from refold.broker.properties import Node
+from refold.broker.properties import Door, Node
 from refold.broker.status import BrokerStatus, inspect
 from refold.errors import StorageError, UsageError
 
@@ -78,6 +78,7 @@ class EmbeddedCluster:
         properties: Mapping[str, str] | None = None,
         heap_mib: int | None = None,
         detached: bool = False,
+        doors: Mapping[int, Door] | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         if nodes is not None and not NODES_MIN <= nodes <= NODES_MAX:
@@ -91,6 +92,8 @@ class EmbeddedCluster:
         self._properties = dict(properties or {})
         self._heap_mib = heap_mib
         self._detached = detached
+        #: By node, all of them or none; as long as this object lives.
+        self._doors = dict(doors or {})
         self._plan = self._read()
         self._brokers: dict[int, EmbeddedBroker] = {}
         #: Started here, and so stopped by ``with``; those that ran before are left running.
@@ -266,6 +269,7 @@ class EmbeddedCluster:
             heap_mib=self._heap_mib or plan.heap_mib,
             detached=self._detached,
             node=plan.node(number),
+            door=self._doors.get(number),
         )
 
     def _each(self, numbers: list[int], work: Callable[[EmbeddedBroker], bool]) -> dict[int, bool]:

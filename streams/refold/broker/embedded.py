@@ -28,7 +28,7 @@ from refold.broker.layout import Layout
 from refold.broker.locks import exclusive
 from refold.broker.ports import PortInUse, Ports
 from refold.broker.process import STOP_S_MAX, Identity
-from refold.broker.properties import NODE_ID, Node, server_properties
+from refold.broker.properties import NODE_ID, Door, Node, server_properties
 from refold.broker.readiness import START_S_MAX, wait_until_usable
 from refold.broker.state import State
 from refold.broker.watchdog import Watchdog
@@ -42,7 +42,8 @@ PORT_ATTEMPTS_MAX: Final = 3
 
 
 class EmbeddedBroker:
-    """A single-node Kafka (KRaft, combined) on 127.0.0.1; with ``node`` one of several (``cluster.py``).
+    """A single-node Kafka (KRaft, combined) on 127.0.0.1; with ``node`` one of several (``cluster.py``); with
+    ``door`` reachable by a proxy too.
 
     ``port`` None keeps the directory's previous port, or chooses a free one. ``properties`` are broker
     properties. ``jaas`` turns the client listener into SASL_PLAINTEXT with ACLs enforced (PLAIN, or
@@ -62,8 +63,10 @@ class EmbeddedBroker:
         heap_mib: int = HEAP_MIB_DEFAULT,
         detached: bool = False,
         node: Node | None = None,
+        door: Door | None = None,
     ) -> None:
         self._node = node
+        self._door = door
         self._layout = Layout(Path(directory).absolute())
         self._port = port
         self._properties = {name: str(value) for name, value in (properties or {}).items()}
@@ -208,6 +211,7 @@ class EmbeddedBroker:
             changes=self._properties,
             jaas=self._jaas,
             node=self._node,
+            door=self._door,
         )
         jars = classpath()
         if known_id is None:

@@ -92,8 +92,26 @@ class Node:
     cluster_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """A further listener, known to others by another port: that of a proxy which passes on to ``port``.
+
+    Clients that come by it are told to keep to it. ``between``: the nodes use it among each other.
+    """
+
+    port: int
+    advertised: int
+    between: bool = False
+
+
 def server_properties(
-    *, data: Path, ports: Ports, changes: Mapping[str, str], jaas: str | None, node: Node | None = None
+    *,
+    data: Path,
+    ports: Ports,
+    changes: Mapping[str, str],
+    jaas: str | None,
+    node: Node | None = None,
+    door: Door | None = None,
 ) -> dict[str, str]:
     """All settings of one combined broker and controller, alone or one of several.
 
@@ -109,6 +127,12 @@ def server_properties(
     listeners = {"CLIENT": ports.client}
     if jaas is not None:
         listeners["INTERNAL"] = ports.internal
+    advertised, among = dict(listeners), "CLIENT" if jaas is None else "INTERNAL"
+    protocols = [f"CLIENT:{'PLAINTEXT' if jaas is None else 'SASL_PLAINTEXT'}", "INTERNAL:PLAINTEXT"]
+    if door is not None:
+        listeners["DOOR"], advertised["DOOR"] = door.port, door.advertised
+        protocols.append("DOOR:PLAINTEXT")
+        among = "DOOR" if door.between else among
     return {
         **DEFAULTS,
         **(CLUSTERED if node is not None else {}),
@@ -118,18 +142,14 @@ def server_properties(
         "node.id": str(node_id),
         "log.dirs": str(data.absolute()),
         "listeners": _urls({**listeners, "CONTROLLER": ports.controller}),
-        "advertised.listeners": _urls(listeners),
-        "listener.security.protocol.map": ",".join([
-            f"CLIENT:{'PLAINTEXT' if jaas is None else 'SASL_PLAINTEXT'}",
-            "INTERNAL:PLAINTEXT",
-            "CONTROLLER:PLAINTEXT",
-        ]),
-        "inter.broker.listener.name": "CLIENT" if jaas is None else "INTERNAL",
+        "advertised.listeners": _urls(advertised),
+        "listener.security.protocol.map": ",".join([*protocols, "CONTROLLER:PLAINTEXT"]),
+        "inter.broker.listener.name": among,
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": ",".join(
             f"{voter}@{LOOPBACK}:{port}" for voter, port in sorted(voters.items())
         ),
-    }  # fmt: skip
+    }
 
 
 def controller_only(properties: Mapping[str, str], *, session_ms: int) -> dict[str, str]:

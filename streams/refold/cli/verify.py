@@ -17,10 +17,13 @@ import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_faults import faults
 from refold.cli.verify_storm import storm
+from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.ops.verify.chaos import Outcome
+    from refold.ops.verify.nodes import Nodes
 
 EXIT_DIFFERENCE: Final = 1
 #: Kafka's own lower bound for session time-outs is 6 s; the embedded broker allows less.
@@ -28,6 +31,9 @@ SESSION_TIMEOUT_MS_CLUSTER: Final = 6_000
 SESSION_TIMEOUT_MS_EMBEDDED: Final = 3_000
 #: With a sabotage a restart must keep its partitions, however slow the machine: its own disk is the witness.
 SESSION_TIMEOUT_MS_SABOTAGE: Final = 15_000
+#: Where brokers go away: longer than leaders take to move, and than a killed broker is away that comes back
+#: at once; no longer than one takes to be missed (9 s) and replaced, so that all members are lost then.
+SESSION_TIMEOUT_MS_BROKERS: Final = 10_000
 #: A broken rule shows with the first deaths; a longer run would only be a longer wait for exit 1.
 SABOTAGE_SECONDS_MAX: Final = 20.0
 
@@ -61,21 +67,38 @@ def chaos(
             "offsets-before-produce, fold-misrouted."
         ),
     ] = None,
+    broker_restarts: Annotated[
+        bool,
+        typer.Option(
+            "--broker-restarts",
+            help="Restart brokers and move leaders beside the deaths, on three nodes of our own.",
+        ),
+    ] = False,
+    broker_restart_command: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="For --broker-restarts on your own cluster: restarts the broker with the id {node}.",
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave topics, data and logs for inspection.")] = False,
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Traffic, deaths, then every session compared with an independent oracle.
 
-    Without --bootstrap (and REFOLD_BOOTSTRAP) a Kafka is started for the run and removed with it.
+    Without --bootstrap (and REFOLD_BOOTSTRAP) a Kafka is started for the run and removed with it; with
+    --broker-restarts one of three nodes.
     """
     from refold.ops.verify.chaos import run_chaos
     from refold.ops.verify.plan import ChaosPlan
 
     out = Output(as_json)
-    with _cluster(bootstrap, out) as (address, embedded):
+    with _brokers(bootstrap, out, broker_restarts, broker_restart_command) as (address, embedded, nodes):
         settings = settings_for(bootstrap=address)
         default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
+        if broker_restarts:
+            default = SESSION_TIMEOUT_MS_BROKERS
         if sabotage is not None:
             default = SESSION_TIMEOUT_MS_SABOTAGE
         plan = ChaosPlan(
@@ -88,8 +111,9 @@ def chaos(
             partitions=partitions,
             session_timeout_ms=session_timeout_ms or default,
             sabotage=sabotage,
+            broker_restarts=broker_restarts,
         )
-        outcome = run_chaos(plan, settings, out.note, keep=keep)
+        outcome = run_chaos(plan, settings, out.note, keep=keep, nodes=nodes)
     _show(out, outcome)
     out.result(outcome.as_json())
     if not outcome.clean:
@@ -166,7 +190,43 @@ def effects(
         raise typer.Exit(EXIT_DIFFERENCE)
 
 
+app.command()(faults)
 app.command()(storm)
+
+
+@contextlib.contextmanager
+def _brokers(
+    bootstrap: str | None, out: Output, restarts: bool, command: str | None
+) -> Iterator[tuple[str | None, bool, Nodes | None]]:
+    """As :func:`_cluster`, and what can be restarted of it. Raises UsageError where nothing can."""
+    if command is not None and not restarts:
+        raise UsageError("--broker-restart-command says how --broker-restarts restarts a broker: give both.")
+    if not restarts:
+        with _cluster(bootstrap, out) as (address, embedded):
+            yield address, embedded, None
+        return
+    from refold.ops.verify.nodes import CommandNodes, EmbeddedNodes
+
+    if bootstrap is not None or settings_for().source("kafka.bootstrap") != "default":
+        if command is None:
+            raise UsageError(
+                "--broker-restarts would have to restart the brokers of a cluster that is not ours. Leave"
+                " --bootstrap (and REFOLD_BOOTSTRAP) out to use three nodes of our own, or say how with"
+                " --broker-restart-command 'COMMAND {node}'."
+            )
+        from confluent_kafka.admin import AdminClient
+
+        kafka = settings_for(bootstrap=bootstrap).kafka_config("admin")
+        yield bootstrap, False, CommandNodes(command, AdminClient({"log_level": 2, **kafka}))
+        return
+    if command is not None:
+        raise UsageError("--broker-restart-command is for your own cluster: name it with --bootstrap.")
+    from refold.broker import EmbeddedCluster
+
+    with tempfile.TemporaryDirectory(prefix="refold-verify-kafka-") as directory:
+        out.note("no --bootstrap: starting a Kafka of three nodes for this run")
+        with EmbeddedCluster(Path(directory), nodes=3) as cluster:
+            yield cluster.bootstrap, True, EmbeddedNodes(cluster)
 
 
 @contextlib.contextmanager
@@ -190,9 +250,11 @@ def _show(out: Output, outcome: Outcome) -> None:
     out.say(f"deaths           {row['kills']}, {row['kills_in_flight']} with folded, uncommitted events")
     out.say(f"aborted commits  {row['aborted_commits']}")
     out.say(f"fenced zombies   {row['fenced_zombies']}")
+    if outcome.plan.broker_restarts:
+        out.say(f"broker restarts  {row['broker_restarts']}, {row['leader_moves']} leaders moved")
     out.say(f"recovery         p50 {rto['p50']} ms, p99 {rto['p99']} ms, max {rto['max']} ms")
     out.say(f"lost events      {row['rpo_events']}")
     out.say(f"mismatches       {row['mismatches']}")
     out.say(f"regressions      {row['regressions']}")
-    for line in outcome.verdict.differences:
+    for line in (*outcome.verdict.differences, *(f"not shown: {text}" for text in outcome.not_shown)):
         out.say(f"  {line}")

@@ -19,10 +19,13 @@ KEYS = (
     "kills_in_flight",
     "aborted_commits",
     "fenced_zombies",
+    "broker_restarts",
+    "leader_moves",
     "mismatches",
     "regressions",
     "rpo_events",
     "rto_ms",
+    "not_shown",
     "seed",
 )
 

@@ -6,6 +6,7 @@ the group description, health endpoints, and the topics themselves.
 
 from __future__ import annotations
 
+from refold.ops.fleet.asker import GroupAsker
 from refold.ops.fleet.death import IN_FLIGHT_POINTS, Death, DeathKind, Reaper
 from refold.ops.fleet.group import owners
 from refold.ops.fleet.journalwatch import JournalWatch
@@ -16,6 +17,7 @@ __all__ = [
     "Death",
     "DeathKind",
     "Fleet",
+    "GroupAsker",
     "JournalWatch",
     "Reaper",
     "WorkerProcess",

@@ -5,7 +5,9 @@ allows.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from refold.ops.fleet import Death, DeathKind
@@ -43,6 +45,15 @@ SABOTAGE_DECK: Final[tuple[Card, ...]] = (
     (DeathKind.KILL, "after_produce", False),
 )
 
+
+class NodeEnd(StrEnum):
+    """How a broker goes down before it comes back."""
+
+    STOP = "stop"  # in order: its leaderships move first
+    KILL = "kill"  # SIGKILL, and away until others lead its partitions
+    BOUNCE = "bounce"  # SIGKILL and back at once: it leads again before anybody missed it
+
+
 #: Deaths are at most this far from their evenly spaced time, as a fraction of the spacing.
 JITTER: Final = 0.3
 
@@ -60,6 +71,7 @@ class ChaosPlan:
     partitions: int = 8
     session_timeout_ms: int = 3_000
     sabotage: str | None = None
+    broker_restarts: bool = False
 
     def random(self, purpose: str) -> random.Random:
         """A source of its own per purpose: adding a draw here cannot change what another part does."""
@@ -84,3 +96,14 @@ class ChaosPlan:
             schedule.append((when, Death(worker="", kind=kind, point=point, takeover=takeover)))
             at += spacing
         return schedule
+
+    def node_ends(self) -> Iterator[tuple[int, NodeEnd]]:
+        """Endless: a draw that decides which node (modulo their number), and how it goes down. Each three
+        restarts hold each kind once.
+        """
+        chance = self.random("nodes")
+        while True:
+            kinds = list(NodeEnd)
+            chance.shuffle(kinds)
+            for kind in kinds:
+                yield chance.randrange(2**16), kind

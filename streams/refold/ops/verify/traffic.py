@@ -98,6 +98,12 @@ class Traffic:
         if self.error is not None:
             raise self.error
 
+    def abandon(self) -> None:
+        """Stop sending, wait for nothing; nothing to do after :meth:`stop`."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
     def _make_voices(self, kafka: dict[str, Any]) -> list[Voice]:
         base = {**kafka, "enable.idempotence": True, "acks": "all", "linger.ms": 5}
         java = {**base, "partitioner": "murmur2_random"}
