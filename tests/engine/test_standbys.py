@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -18,9 +19,12 @@ from engine.cluster import Cluster, wait_for
 from engine.traffic import Traffic
 from engine.workers import Worker, wait_ruled
 from refold.cli.main import app
+from refold.client import Refold
+from refold.client.snapshots import Staleness
 from refold.core.slots import SlotMap
 from refold.engine import rows
 from refold.engine.store import Memory, Store
+from refold.errors import UsageError
 from refold.testing.kafka import Kafka
 
 pytestmark = pytest.mark.broker
@@ -132,9 +136,17 @@ def test_a_standby_answers_labelled_and_takes_over_with_the_tail_alone(
         states = {(row["partition"], row["state"]) for member in members for row in member["states"]}
         assert states == {(number, state) for number in range(4) for state in ("live", "standby")}
 
+        name = next(key.decode().split("/")[1] for key, (number, _) in stored.items() if number in of_a)
+        assert asyncio.run(stale_read(cluster, name)) is None
+        seen = len(events(b, "partitions_assigned"))
         a.arm("after_produce", "kill")
         traffic.send(100)
         assert a.wait_end() == -signal.SIGKILL
+        said = asyncio.run(stale_read(cluster, name))
+        if len(events(b, "partitions_assigned")) == seen:
+            # Nobody else could have answered.
+            assert said is not None
+            assert said.age_s >= 0
         b.wait_live(4)
         taken = {row["partition"]: row for row in events(b, "partition_live") if row["partition"] in of_a}
         everything = len(cluster.read(cluster.topics.state))
@@ -162,6 +174,19 @@ def test_a_standby_answers_labelled_and_takes_over_with_the_tail_alone(
     for one in (a, b):
         assert rows_of(one, cluster) == {key: value for key, (_, value) in stored.items()}
     assert differences(cluster, traffic.sent) == []
+
+
+async def stale_read(cluster: Cluster, session: str) -> Staleness | None:
+    """What the SDK gets where a copy will do, and what that copy said of itself."""
+    async with Refold(bootstrap=cluster.bootstrap, topic_prefix=cluster.prefix, tenant="acme") as rf:
+        chat = rf.session(session)
+        with pytest.raises(UsageError, match="min_seq"):
+            await chat.state(stale=True, min_seq=1)
+        view = await chat.state(stale=True)
+        assert view is not None
+        assert view.stale == (view.staleness is not None)
+        assert (await chat.context(stale=True)).seq >= view.seq
+        return view.staleness
 
 
 def rows_of(one: Worker, cluster: Cluster) -> dict[bytes, bytes]:
