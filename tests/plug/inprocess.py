@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from refold.engine.points import COMMIT, REBALANCE
+from refold.engine.points import COMMIT, RESTORE
 from refold.engine.store import Memory, stored_frontier
 from refold.topology.names import TopicNames
 from simulation.broker import Broker
@@ -73,7 +73,8 @@ def draw(chance: random.Random, number: int) -> Armed:
     name, when = DECK[number % len(DECK)]
     if name == MOMENT:
         return Armed(name, when, chance.randrange(20, 500))
-    return Armed(name, when, 1 + chance.randrange(5 if name in COMMIT else 1 if name in REBALANCE else 3))
+    times = 5 if name in COMMIT else PARTITIONS if name in RESTORE else 1
+    return Armed(name, when, 1 + chance.randrange(times))
 
 
 def run(

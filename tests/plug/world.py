@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from refold.engine import store
+from refold.engine import bulk, store
 from refold.engine.lifecycle import State
 from refold.engine.rows import FRONTIER_KEY, Frontier
 from refold.engine.store import Memory
@@ -41,6 +41,9 @@ REBALANCE_STEPS: Final = 600
 
 #: RocksDB's least. A few lives fill it, so that some deaths meet a flush or a compaction on the way.
 WRITE_BUFFER_BYTES: Final = 64 * 1024
+
+#: A run that is larger goes into RocksDB as a file.
+FILE_BYTES_MIN: Final = 1_024
 
 #: The place that is no named point: after so many scheduler steps.
 MOMENT: Final = "moment"
@@ -106,6 +109,8 @@ class PlugWorld(World):
     def life(self) -> NoReturn:
         store.WRITE_BUFFER_BYTES = WRITE_BUFFER_BYTES  # type: ignore[misc]
         with seams.installed(self.kernel, self.broker, self.trouble, self.happened, real_disks=True):
+            # Most restores write sorted files.
+            bulk.FILE_BYTES_MIN = FILE_BYTES_MIN  # type: ignore[misc]
             self._live()
         self.plug(reached=False)
 

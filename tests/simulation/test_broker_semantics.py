@@ -93,7 +93,7 @@ def test_end_of_partition_is_the_last_stable_offset_and_not_the_high_watermark()
     assert end is not None
     assert first.value() == b"plain"
     assert (end.error().code(), end.offset()) == (KafkaError._PARTITION_EOF, 1)
-    admin = Admin(bench.kernel, bench.broker, Trouble())
+    admin = Admin(bench.kernel, bench.broker, Trouble(), "in")
     wanted = TopicPartition("out", 0)
     ends = [
         admin.list_offsets({wanted: OffsetSpec.latest()}, isolation_level=level, request_timeout=1)
@@ -150,7 +150,7 @@ def test_txn_offset_commit_is_fenced_by_member_and_generation_only() -> None:
 def test_stable_offsets_wait_for_the_marker() -> None:
     bench = Bench()
     producer, who = bench.producer("a"), bench.member("i")
-    admin = Admin(bench.kernel, bench.broker, Trouble())
+    admin = Admin(bench.kernel, bench.broker, Trouble(), "in")
 
     def fetch(stable: bool) -> int:
         request = ConsumerGroupTopicPartitions("g", [TopicPartition("in", 0)])
