@@ -32,7 +32,16 @@ CONFIGS = {
 }
 
 
-def wait_for(what: str, condition: Callable[[], bool], seconds: float = 30.0, every: float = 0.02) -> None:
+#: What takes a second alone takes half a minute beside nine others. Only a test that fails waits so long.
+WAIT_S_MAX = 120.0
+
+#: One answer of the broker.
+ANSWER_S_MAX = 60.0
+
+
+def wait_for(
+    what: str, condition: Callable[[], bool], seconds: float = WAIT_S_MAX, every: float = 0.02
+) -> None:
     """Wait on a condition, with a deadline that fails the test by name."""
     end = time.monotonic() + seconds
     while not condition():
@@ -66,7 +75,7 @@ class Cluster:
             for name, config in CONFIGS.items()
         ]
         for future in self.admin.create_topics(new).values():
-            future.result(10)
+            future.result(ANSWER_S_MAX)
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Message]:
         """Everything up to the end of each partition, in partition order."""
@@ -85,7 +94,7 @@ class Cluster:
         left, found = set(range(self.partitions)), []
         try:
             while left:
-                message = consumer.poll(10.0)
+                message = consumer.poll(ANSWER_S_MAX)
                 assert message is not None, f"{topic} cannot be read to its end"
                 error = message.error()
                 if error is None:
@@ -104,17 +113,18 @@ class Cluster:
         request = ConsumerGroupTopicPartitions(
             self.prefix, [TopicPartition(topic, number) for number in range(self.partitions)]
         )
-        answer = self.admin.list_consumer_group_offsets([request])[self.prefix].result(10)
+        answer = self.admin.list_consumer_group_offsets([request])[self.prefix].result(ANSWER_S_MAX)
         return {tp.partition: tp.offset for tp in answer.topic_partitions}
 
-    def offsets_pending(self) -> bool:
-        """Whether an open transaction holds an offset of the group."""
-        request = ConsumerGroupTopicPartitions(
-            self.prefix, [TopicPartition(self.topics.inbox, number) for number in range(self.partitions)]
-        )
+    def pending(self) -> set[int]:
+        """Partitions of the inbox whose offset of the group an open transaction holds."""
+        return {number for number in range(self.partitions) if self._pending(number)}
+
+    def _pending(self, number: int) -> bool:
+        request = ConsumerGroupTopicPartitions(self.prefix, [TopicPartition(self.topics.inbox, number)])
         try:
             answer = self.admin.list_consumer_group_offsets([request], require_stable=True)
-            found = answer[self.prefix].result(10).topic_partitions
+            found = answer[self.prefix].result(ANSWER_S_MAX).topic_partitions
         except KafkaException as raised:
             if raised.args[0].code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
                 raise
@@ -123,7 +133,7 @@ class Cluster:
 
     def members(self) -> dict[str, list[int]]:
         """Instance → owned partitions, as the group says."""
-        description = self.admin.describe_consumer_groups([self.prefix])[self.prefix].result(10)
+        description = self.admin.describe_consumer_groups([self.prefix])[self.prefix].result(ANSWER_S_MAX)
         return {
             member.group_instance_id: sorted(tp.partition for tp in member.assignment.topic_partitions)
             for member in description.members
@@ -137,7 +147,12 @@ class Cluster:
         for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
             request = {tp: OffsetSpec.latest() for tp in everything}
             answer = self.admin.list_offsets(request, isolation_level=isolation)
-            ends.append({(tp.topic, tp.partition): future.result(10).offset for tp, future in answer.items()})
+            ends.append(
+                {
+                    (tp.topic, tp.partition): future.result(ANSWER_S_MAX).offset
+                    for tp, future in answer.items()
+                }
+            )
         return ends[0] == ends[1]
 
     def inbox_ends(self) -> dict[int, int]:

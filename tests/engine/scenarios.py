@@ -18,8 +18,15 @@ from engine.traffic import Sent, Traffic
 from engine.workers import Worker, wait_ruled
 from refold.wire.journal import decode_journal
 
-#: Frozen this long beyond the session timeout, the group has given the partitions away.
+#: What would be wrong has this long to happen.
 SESSION_MARGIN_S = 1.0
+
+#: A transaction that is held open is to be ended by whoever takes over, and not by the broker because a busy
+#: machine needed the ten seconds of the default to start that one.
+HELD_TRANSACTION = {"REFOLD_WORKER__TRANSACTION_TIMEOUT_MS": "60000"}
+
+#: Of workers that must not be given up while one of them is stopped and the other starts.
+SESSION_TIMEOUT_LONG_MS = 45_000
 
 Scenario = Callable[..., Sent]
 
@@ -30,7 +37,7 @@ def _begin(
     """A worker that owns everything, has state, and reaches ``point`` with folded events in its commit."""
     traffic = Traffic(cluster)
     traffic.send(150)
-    first = Worker(cluster, directory, "a", **options).start()  # type: ignore[arg-type]
+    first = Worker(cluster, directory, "a", **{**HELD_TRANSACTION, **options}).start()  # type: ignore[arg-type]
     first.wait_live(4)
     wait_ruled(cluster)
     first.arm(point, action)
@@ -101,8 +108,9 @@ def revoked(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent
     """Another worker joins while the commit is at the point: some partitions are revoked cooperatively."""
     action = "stop" if point == "in_commit" else "hold"
     planted = any("SABOTAGE" in name for name in extra)
-    traffic, first = _begin(cluster, directory, point, action, session_timeout_ms=10_000, **extra)
-    second = Worker(cluster, directory, "b", session_timeout_ms=10_000).start()
+    session_timeout_ms = SESSION_TIMEOUT_LONG_MS
+    traffic, first = _begin(cluster, directory, point, action, session_timeout_ms=session_timeout_ms, **extra)
+    second = Worker(cluster, directory, "b", session_timeout_ms=session_timeout_ms).start()
     try:
         if action == "stop":
             # Frozen well within the session timeout: the group waits for it to give partitions up.

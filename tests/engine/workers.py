@@ -13,7 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from engine.cluster import Cluster, wait_for
+from engine.cluster import WAIT_S_MAX, Cluster, wait_for
+
+#: Exit codes after which whoever supervises a worker starts it again: a cluster that did not answer in time,
+#: a drain that took too long. A busy machine does both.
+TRY_AGAIN = (69, 75)
 
 
 class Worker:
@@ -104,8 +108,10 @@ class Worker:
                 owned -= set(row["partitions"])
         return owned
 
-    def wait_live(self, count: int, seconds: float = 40.0) -> None:
+    def wait_live(self, count: int, seconds: float = WAIT_S_MAX) -> None:
         def there() -> bool:
+            if self.process is not None and self.process.poll() in TRY_AGAIN:
+                self.start()
             assert self.alive, (
                 f"{self.name} ended ({self.process and self.process.returncode}):\n{self.tail()}"
             )
@@ -117,7 +123,7 @@ class Worker:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def wait_end(self, seconds: float = 30.0) -> int:
+    def wait_end(self, seconds: float = WAIT_S_MAX) -> int:
         assert self.process is not None
         try:
             return self.process.wait(seconds)
@@ -145,7 +151,7 @@ class Worker:
             self.process.wait()
 
 
-def wait_ruled(cluster: Cluster, seconds: float = 40.0) -> None:
+def wait_ruled(cluster: Cluster, seconds: float = WAIT_S_MAX) -> None:
     """Every inbox record, forwards included, has a committed ruling, and every record of batches is
     folded."""
 

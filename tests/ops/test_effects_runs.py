@@ -27,6 +27,13 @@ pytestmark = [
 #: The five counts that must be 0, in the order in which the command prints them.
 COUNTS = ("executed_twice", "lost", "unknown_not_in_review", "ledger_mismatches", "state_mismatches")
 
+#: What a run does not show for want of luck, another one shows: one key in twenty cannot be looked up, and a
+#: busy machine reaches a boundary late. Whatever is shown must be right in every try.
+TRIES_MAX = 3
+
+#: A run takes 20 s; the rest is for a machine that does ten other things.
+RUN_S_MAX = 280.0
+
 Row = dict[str, object]
 
 
@@ -36,7 +43,7 @@ def effects(*options: str, path: Path | None = None) -> subprocess.CompletedProc
         environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-m", "refold.cli.main", "verify", "effects", *options],
-        capture_output=True, text=True, check=False, timeout=200, env=environment,
+        capture_output=True, text=True, check=False, timeout=RUN_S_MAX, env=environment,
     )  # fmt: skip
 
 
@@ -46,18 +53,23 @@ def row_of(result: subprocess.CompletedProcess[str]) -> Row:
     return row
 
 
+@pytest.mark.timeout(TRIES_MAX * RUN_S_MAX)
 def test_a_short_run_is_clean_and_met_every_danger(kafka: Kafka) -> None:
     """Goal: the product passes, and the run met what it is for. Method: every boundary once, two freezes."""
-    result = effects(
-        "--bootstrap", kafka.bootstrap, "--seed", "1", "--conversations", "16", "--kills-per-boundary", "1",
-        "--seconds", "60", "--json",
-    )  # fmt: skip
-    row = row_of(result)
-    assert [row[name] for name in COUNTS] == [0, 0, 0, 0, 0], result.stderr
-    assert (row["not_shown"], row["unfinished"]) == ([], []), result.stderr
-    assert result.returncode == 0, result.stderr
-    assert tuple(row)[: len(COUNTS)] == COUNTS
-    assert list(row["boundaries"]) == list(BOUNDARIES)  # type: ignore[call-overload]
+    for seed in range(1, TRIES_MAX + 1):
+        result = effects(
+            "--bootstrap", kafka.bootstrap, "--seed", str(seed), "--conversations", "16",
+            "--kills-per-boundary", "1", "--seconds", "120", "--json",
+        )  # fmt: skip
+        row = row_of(result)
+        assert [row[name] for name in COUNTS] == [0, 0, 0, 0, 0], result.stderr
+        assert tuple(row)[: len(COUNTS)] == COUNTS
+        assert list(row["boundaries"]) == list(BOUNDARIES)  # type: ignore[call-overload]
+        assert result.returncode == int(bool(row["not_shown"] or row["unfinished"])), result.stderr
+        if row["not_shown"] == row["unfinished"] == [] and row["kills_workers"]:
+            break
+    else:
+        pytest.fail(f"not shown: {row['not_shown']}, unfinished: {row['unfinished']}\n{result.stderr}")
     assert all(row["boundaries"][name] >= 1 for name in CALL)  # type: ignore[index]
     assert row["conversations_ended"] == 16
     for name in ("kills_agents", "kills_workers", "zombies_woken", "unknown", "not_done", "done_by_lookup"):

@@ -23,8 +23,10 @@ from typing import Any, Final
 from refold.errors import UnavailableError
 from refold.ops.effects.plan import EffectsPlan
 
-#: Imports and the first connection take about 3 s on a busy machine. Ten times that.
-READY_S_MAX: Final = 30.0
+#: Imports and the first connection take about 3 s, half a minute on a very busy machine. Twice that.
+READY_S_MAX: Final = 60.0
+#: While conversations go on, the end is waited for this many times the quiet time that may pass.
+FINISH_FACTOR_MAX: Final = 5
 #: A turn that raises is given out again, as a user would ask again. More often than this, it never ends.
 TRIES_MAX: Final = 25
 #: Before a failed turn is tried again: nobody presses the button at once.
@@ -100,6 +102,8 @@ class Progress:
     ended: set[str] = field(default_factory=set)
     tries: Counter[tuple[str, int]] = field(default_factory=collections.Counter)
     given_up: dict[str, str] = field(default_factory=dict)
+    #: Turns that ended.
+    turns: int = 0
     #: How long each event of the turns that ended waited for refold: at most a few per call.
     waits_ms: list[float] = field(default_factory=list)
 
@@ -200,10 +204,14 @@ class Crew:
         self.hand_out()
 
     async def finish(self, seconds: float) -> bool:
-        """Wait until every conversation has ended, at most ``seconds``. Raises what a process failed with."""
-        deadline = time.monotonic() + seconds
-        while not self.progress.over and time.monotonic() < deadline:
+        """Wait until every conversation has ended: ``seconds``, and longer while turns end, at most
+        ``FINISH_FACTOR_MAX`` times that. Raises what a process failed with."""
+        last = time.monotonic() + FINISH_FACTOR_MAX * seconds
+        deadline, turns = time.monotonic() + seconds, self.progress.turns
+        while not self.progress.over and time.monotonic() < min(deadline, last):
             self.check()
+            if self.progress.turns > turns:
+                deadline, turns = time.monotonic() + seconds, self.progress.turns
             await asyncio.sleep(0.1)
         return self.progress.over
 
@@ -245,6 +253,7 @@ class Crew:
         if "began" in row:
             agent.playing[session] = row["turn"]
         elif "of" in row:
+            self.progress.turns += 1
             self.progress.waits_ms += row["waits_ms"]
         elif "ended" in row:
             del agent.playing[session]

@@ -28,21 +28,22 @@ from refold.ops.effects.plan import AgentDeath, EffectsPlan
 POLL_S: Final = 0.02
 #: A boundary is reached with the next call, in well under a second; calls of one kind take longer.
 POINT_S_MAX: Final = 6.0
-#: A process that has taken the spec acts at once.
-ACT_S_MAX: Final = 10.0
-#: Lease over, taken over, looked up, perhaps while a worker restarts.
-TAKEOVER_S_MAX: Final = 25.0
+#: A process that has taken the spec acts at once, if it gets a core.
+ACT_S_MAX: Final = 60.0
+#: Lease over, taken over, looked up, perhaps while a worker restarts: 6 s. Ten times that on a busy machine.
+TAKEOVER_S_MAX: Final = 60.0
 #: Also when the run's time is nearly over.
-TAKEOVER_S_MIN: Final = 5.0
+TAKEOVER_S_MIN: Final = 15.0
 #: A woken process needs one request to the gateway.
-WOKEN_S_MAX: Final = 10.0
+WOKEN_S_MAX: Final = 30.0
 #: How long a woken process plays on as the second runner of its conversations.
 SECOND_RUNNER_S: Final = 1.5
 #: Part of the conversations begun ahead of the deaths (as far as the processes have room), so that every
 #: process has something in hand and the last death still finds something.
 AHEAD_FRACTION: Final = 0.25
-#: A death whose boundary was not reached is dealt again, this often.
-REDEALS_MAX: Final = 3
+#: A death whose boundary was not reached, and a freeze that nobody took over from or whose process did not
+#: come to its effect, is dealt again this often: nothing was shown. The run's time ends it before that.
+REDEALS_MAX: Final = 12
 
 
 @dataclass(slots=True)
@@ -69,6 +70,8 @@ class Killer:
         self._chance = plan.random("victims")
         self._started = time.monotonic()
         self._freezing = asyncio.Lock()
+        self._dealt: list[AgentDeath] = []
+        self._redeals: Counter[AgentDeath] = Counter()
         self.ends: list[AgentEnd] = []
         self.held: Counter[str] = Counter()
 
@@ -78,42 +81,56 @@ class Killer:
 
     async def run(self, after_each: Callable[[int, int], None]) -> None:
         """Until all are dealt, the conversations are over, or the time is. ``after_each(done, of)``."""
-        dealt = self._plan.deaths()
-        redeals: Counter[AgentDeath] = Counter()
-        number, of = 0, len(dealt)
+        self._dealt = self._plan.deaths()
+        of, begun = len(self._dealt), 0
+        while self._going_on:
+            async with asyncio.TaskGroup() as freezes:
+                begun = await self._deal(freezes, begun, of, after_each)
+            # A freeze that showed nothing is among the dealt again.
+        self._crew.allow(self._crew.progress.total)
+
+    @property
+    def _going_on(self) -> bool:
+        return bool(self._dealt) and self.time_left_s > 0 and not self._crew.progress.over
+
+    async def _deal(
+        self, freezes: asyncio.TaskGroup, number: int, of: int, after_each: Callable[[int, int], None]
+    ) -> int:
+        """One death after the other. ``number`` of them were tried before; returns how many are by now."""
         total = self._crew.progress.total
         share = total / max(1, of)
         room = self._plan.agents * self._plan.per_agent
         ahead = min(room, max(self._plan.agents, round(total * AHEAD_FRACTION)))
-        async with asyncio.TaskGroup() as freezes:
-            while dealt and self.time_left_s > 0 and not self._crew.progress.over:
-                self._crew.allow(round(number * share) + ahead)
-                death = dealt.pop(0)
-                agent = await self._victim()
-                if agent is None:
-                    break
-                last = time.monotonic()
-                hit = await self._at_boundary(agent, death)
-                if hit is None:
-                    redeals[death] += 1
-                    if redeals[death] <= REDEALS_MAX:
-                        dealt.insert(min(2, len(dealt)), death)
-                    # Perhaps no conversation in hand has such a call: let more begin.
-                    number += 1
-                    continue
-                number += 1
-                at = round(time.monotonic() - self._started, 1)
-                end = AgentEnd(at, agent.name, death, hit["session"], hit["operation"])
-                self.ends.append(end)
-                if death.action == "stop":
-                    agent.frozen = True  # before anybody looks for the next victim
-                    freezes.create_task(self._freeze(agent, end))
-                else:
-                    self._say(f"  {at:6.1f} s  SIGKILL {agent.name} {death.boundary} {hit['kind']}".rstrip())
-                    await self._crew.restart(agent)
-                after_each(len(self.ends), of)
-                await self._space(last)
-        self._crew.allow(self._crew.progress.total)
+        while self._going_on:
+            self._crew.allow(round(number * share) + ahead)
+            death = self._dealt.pop(0)
+            agent = await self._victim()
+            if agent is None:
+                break
+            last = time.monotonic()
+            hit = await self._at_boundary(agent, death)
+            # Perhaps no conversation in hand has such a call: let more begin.
+            number += 1
+            if hit is None:
+                self._redeal(death)
+                continue
+            at = round(time.monotonic() - self._started, 1)
+            end = AgentEnd(at, agent.name, death, hit["session"], hit["operation"])
+            self.ends.append(end)
+            if death.action == "stop":
+                agent.frozen = True  # before anybody looks for the next victim
+                freezes.create_task(self._freeze(agent, end))
+            else:
+                self._say(f"  {at:6.1f} s  SIGKILL {agent.name} {death.boundary} {hit['kind']}".rstrip())
+                await self._crew.restart(agent)
+            after_each(len(self.ends), of)
+            await self._space(last)
+        return number
+
+    def _redeal(self, death: AgentDeath) -> None:
+        self._redeals[death] += 1
+        if self._redeals[death] <= REDEALS_MAX:
+            self._dealt.insert(min(2, len(self._dealt)), death)
 
     async def _space(self, last: float) -> None:
         """Leave the plan's spacing between one death and the next, while there is something to kill."""
@@ -185,6 +202,8 @@ class Killer:
                 f"  {end.at_s:6.1f} s  SIGSTOP {agent.name} before_effect {end.death.kind}, "
                 f"{'taken over' if end.taken_over else 'NOT taken over'}, woken: {end.then or 'nothing'}"
             )
+            if not (end.taken_over and end.then):
+                self._redeal(end.death)
         finally:
             agent.signal(signal.SIGKILL)
             if agent.process is not None:

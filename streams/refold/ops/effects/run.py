@@ -43,12 +43,13 @@ from refold.topology.names import TopicNames
 
 Say = Callable[[str], None]
 
-#: After the deaths: the last lease, a review and the rest of 24 conversations take about 20 s.
+#: After the deaths: the last lease, a review and the rest of 24 conversations take about 20 s. Longer while
+#: turns end.
 FINISH_S_MAX: Final = 60.0
 #: As a supervisor would look.
 SUPERVISE_S: Final = 0.5
 #: A worker is only killed when it is ready, or a run would only measure starts.
-WORKER_READY_S_MAX: Final = 20.0
+WORKER_READY_S_MAX: Final = 60.0
 
 
 def check_plan(plan: EffectsPlan) -> None:
@@ -62,8 +63,9 @@ def check_plan(plan: EffectsPlan) -> None:
 
 
 def run_effects(plan: EffectsPlan, settings: Settings, say: Say, *, keep: bool = False) -> Outcome:
-    """Blocks for at most ``plan.seconds`` and about a minute and a half more. Raises what the cluster refuses
-    and what :func:`check_plan` does.
+    """Blocks for at most ``plan.seconds`` and about a minute and a half more (on a busy machine as long as
+    conversations go on, five minutes at most). Raises what the cluster refuses and what :func:`check_plan`
+    does.
     """
     check_plan(plan)
     return asyncio.run(_Run(plan, settings, say, keep).go())

@@ -25,11 +25,14 @@ from refold.ops.fleet.worker import POLL_S, Fleet, WorkerProcess
 #: Commit steps at which folded events are not yet committed.
 IN_FLIGHT_POINTS: Final = ("after_begin", "after_produce", "after_send_offsets", "in_commit")
 #: An armed point is reached with the next commit; with traffic in milliseconds. After that: from outside.
-POINT_S_MAX: Final = 5.0
-#: Restore by the others, and up to 10 s of the broker's scan for transactions that timed out (rule D).
-ZOMBIE_EXTRA_S_MAX: Final = 15.0
+POINT_S_MAX: Final = 10.0
+#: Restore by the others, and up to 10 s of the broker's scan for transactions that timed out (rule D): 15 s.
+#: Three times that on a busy machine.
+ZOMBIE_EXTRA_S_MAX: Final = 45.0
 #: A worker that was fenced must notice within its next request to Kafka.
-FENCED_S_MAX: Final = 10.0
+FENCED_S_MAX: Final = 30.0
+#: A killed process ends at once; one that drains takes up to 20 s.
+END_S_MAX: Final = 60.0
 
 
 class DeathKind(StrEnum):
@@ -98,7 +101,7 @@ class Reaper:
         if death.kind is DeathKind.ZOMBIE:
             await self._haunt(worker, death)
         else:
-            death.exit_code = await asyncio.to_thread(worker.wait_end, 30.0)
+            death.exit_code = await asyncio.to_thread(worker.wait_end, END_S_MAX)
             if death.takeover:
                 # Stay away until somebody else had to take over; static members leave by timeout only.
                 await asyncio.sleep(self._session_timeout_s + 1.0)

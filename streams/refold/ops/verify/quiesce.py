@@ -15,7 +15,8 @@ from refold.ops.verify.readback import Record, read_topic
 from refold.topology.logends import list_ends
 
 #: After the last death: restart, restore, an open transaction's time-out (10 s) and the broker's scan (10 s).
-QUIESCE_S_MAX: Final = 60.0
+#: Four times that on a busy machine.
+QUIESCE_S_MAX: Final = 120.0
 POLL_S: Final = 0.25
 REQUEST_S_MAX: Final = 10.0
 
