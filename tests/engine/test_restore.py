@@ -100,6 +100,7 @@ COMMITTED = Committed(60, CommitMeta("t-b", 90, 9, 35, 0), 25)
         ({"inbox_next": 61}, "ahead"),
         ({"batches_next": 26}, "ahead"),
         ({"applied_ms": NOW - DAY}, "too_old"),
+        ({"applied_ms": NOW + TOMBSTONE_MARGIN_MS + 1}, "too_old"),
         ({"applied_ms": NOW - DAY + TOMBSTONE_MARGIN_MS - 1}, "too_old"),
         ({"applied_ms": NOW - DAY + TOMBSTONE_MARGIN_MS}, None),
         # Nothing to catch up with: no tombstone can have been missed.

@@ -338,7 +338,9 @@ class Restorer:
             return "ahead"
         complete = all(at >= end for at, end in ends)
         age_ms = self._now_ms() - local.applied_ms
-        if not complete and age_ms > self._facts.delete_retention_ms - TOMBSTONE_MARGIN_MS:
+        age_ms_max = self._facts.delete_retention_ms - TOMBSTONE_MARGIN_MS
+        # Of the future: a clock was ahead when it was written, and its age is not known.
+        if not complete and not -TOMBSTONE_MARGIN_MS <= age_ms <= age_ms_max:
             return "too_old"
         return None
 
