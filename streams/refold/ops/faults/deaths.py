@@ -14,6 +14,7 @@ from typing import Final
 from refold.engine.points import CHECKPOINT, RESTORE
 from refold.ops.faults.scenario import NotMet, Scene, hits, log_size, told
 from refold.ops.fleet import WorkerProcess
+from refold.ops.storm.grouplog import GroupLog
 from refold.ops.verify.stage import Stage
 
 VICTIM: Final = "w0"
@@ -125,8 +126,6 @@ async def in_drain(scene: Scene) -> None:
 
 async def rolling(scene: Scene) -> None:
     """SIGTERM and start, one worker after the other, twice. Static members keep their partitions."""
-    from refold.ops.storm.grouplog import GroupLog
-
     stage = scene.stage()
     async with stage, scene.acting(stage):
         await scene.until("both workers own something", lambda: len(set(stage.owners().values())) == 2)

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,9 @@ IN_SYNC_MIN: Final = 2
 #: Where brokers go away. Each time takes every worker's session and open commit with it, and may take some
 #: starts besides: they meet the next leader's move.
 REVIVALS_MAX: Final = 40
+#: Until every partition has an owner again, after everything was folded.
+OWNERS_S_MAX: Final = 30.0
+POLL_S: Final = 0.25
 
 #: Lost connections are what runs are about: librdkafka's lines of them say nothing. From "critical" on.
 QUIET: Final[Mapping[str, Any]] = {"log_level": 2}
@@ -181,7 +185,7 @@ class Stage:
         )
         if unfinished is not None:
             verdict.differ(unfinished)
-        for text in await served_differences(self.fleet, self.owners(), state):
+        for text in await served_differences(self.fleet, await self._all_owners(), state):
             verdict.differ(text)
         if self.traffic.failed:
             verdict.differ(
@@ -212,6 +216,15 @@ class Stage:
         return next(worker for worker in self.fleet.workers if worker.name == name)
 
     # -- inside -------------------------------------------------------------------------------------
+
+    async def _all_owners(self) -> Mapping[int, str]:
+        """Asked again while the coordinator cannot say: it may have moved a moment ago."""
+        deadline = time.monotonic() + OWNERS_S_MAX
+        while len(found := await asyncio.to_thread(self.owners)) < self.plan.partitions:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(POLL_S)
+        return found
 
     def _topology(self) -> Topology:
         topology = Topology.of(self.settings)
