@@ -289,6 +289,27 @@ class WorkerSettings(_Section):
             " three quarters of the time it may take. Off: it leaves at once."
         ),
     )
+    validate_store: bool = Field(
+        True,
+        description=(
+            "A copy that was on this disk at the start is compared with its changelogs once, in the background"
+            " while it is served; what differs is set aside and restored."
+        ),
+    )
+    validate_after_ms: int = Field(
+        60_000,
+        ge=0,
+        le=86_400_000,
+        description="So long after the last restore of this worker it begins; a new restore makes it wait.",
+    )
+    validate_bytes_per_s_max: int = Field(
+        8_000_000,
+        ge=100_000,
+        description=(
+            "Bytes per second that it reads, of the changelogs and then of the disk; a record counts as 1 KiB"
+            " more. What it reads of the changelogs counts to worker.restore_bytes_per_s_max as well."
+        ),
+    )
     sabotage: str | None = Field(
         None,
         description=(

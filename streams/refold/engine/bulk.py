@@ -78,7 +78,7 @@ class Run:
         else:
             batch = Batch()
             for key, message in self._last.items():
-                row = _row(key, message)
+                row = row_of(key, message)
                 if row is None:
                     batch.delete(key)
                 else:
@@ -92,13 +92,15 @@ class Run:
         keys = sorted(self._last)
         at = bisect.bisect(keys, rows.FRONTIER_KEY)
         for key in keys[:at]:
-            yield key, _row(key, self._last[key])
+            yield key, row_of(key, self._last[key])
         yield rows.FRONTIER_KEY, frontier.encode()
         for key in keys[at:]:
-            yield key, _row(key, self._last[key])
+            yield key, row_of(key, self._last[key])
 
 
-def _row(key: bytes, message: Message) -> bytes | None:
+def row_of(key: bytes, message: Message) -> bytes | None:
+    """The row that a record makes, under its full key; ``None``: it deletes it. Raises :class:`StorageError`
+    for a record of the state topic that is no snapshot."""
     value: bytes | None = message.value()
     if value is None or not key.startswith(rows.STATE):
         return value

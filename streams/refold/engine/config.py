@@ -69,6 +69,9 @@ class EngineConfig:
     checkpoint_events_max: int = 1_000_000
     checkpoint_keep: int = 3
     checkpoint_at_drain: bool = True
+    validate_store: bool = True
+    validate_after_ms: int = 60_000
+    validate_bytes_per_s_max: int = 8_000_000
     sabotage: Sabotage = field(default_factory=Sabotage)
 
     @property
@@ -118,6 +121,9 @@ class EngineConfig:
             checkpoint_events_max=worker.checkpoint_events_max,
             checkpoint_keep=worker.checkpoint_keep,
             checkpoint_at_drain=worker.checkpoint_at_drain,
+            validate_store=worker.validate_store,
+            validate_after_ms=worker.validate_after_ms,
+            validate_bytes_per_s_max=worker.validate_bytes_per_s_max,
             restores_max=worker.restores_max,
             restore_bytes_per_s_max=worker.restore_bytes_per_s_max,
             restore_first=worker.restore_first,

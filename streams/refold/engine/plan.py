@@ -26,6 +26,8 @@ class Written:
     generations_next: int
     #: Where our next journal record will be, if nobody else writes; ``None`` when that is not known.
     journal_next: int | None = None
+    #: The copy was on this disk before and was never compared with its changelogs (rule V2).
+    unproved: bool = False
 
 
 class Acks:

@@ -169,6 +169,8 @@ class Restorer:
         """From (3) on, with what is on this disk."""
         sabotaged = self._config.sabotage.restore_to_eof
         store, frontier, why = self._open(partition, committed, marks)
+        here = store
+        unproved = frontier.inbox_next >= 0 and not self._proved(store)
         if checkpoints is not None:
             store, frontier = checkpoints.better(
                 partition, store, frontier, lambda one: self._distrust(one, committed, marks), cancelled
@@ -195,6 +197,8 @@ class Restorer:
                 reading.state_next,
                 reading.history_next,
                 reading.generations_next,
+                # One that came from a checkpoint was compared with what was uploaded.
+                unproved=unproved and store is here,
             )
             batch = Batch()
             batch.frontier(
@@ -296,6 +300,11 @@ class Restorer:
         """Move the partition's closed copy out of the way. ``why``: a word of a closed list. Blocks."""
         self._log.info("local_store_set_aside", partition=partition, reason=why)
         set_aside(self.path(partition))
+
+    def _proved(self, store: Store) -> bool:
+        """Whether the copy was compared with the changelogs of these topics (rule V2)."""
+        note = store.note(rows.VALIDATED_KEY)
+        return note is not None and rows.Validated.decode(note).state_topic == self._facts.state_id
 
     def _identity(self, partition: int) -> bytes:
         return f"{self._config.prefix}/{partition}".encode()

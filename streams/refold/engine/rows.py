@@ -107,3 +107,22 @@ class Frontier:
             return cls(**{**_ABSENT, **row})
         except (ValueError, TypeError):
             raise StorageError("the frontier row is not readable") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """The copy was what the changelogs said, up to ``state_next`` of the state topic."""
+
+    state_topic: str
+    state_next: int
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Validated:
+        """One that is not readable says nothing."""
+        try:
+            return cls(**orjson.loads(data))
+        except (ValueError, TypeError):
+            return cls("", -1)

@@ -44,6 +44,7 @@ from refold.engine.restore import Restorer
 from refold.engine.standby.service import Standbys
 from refold.engine.store import Memory
 from refold.engine.takeover import Cluster
+from refold.engine.validation.service import validations
 from refold.engine.view import EngineView
 from refold.errors import (
     ConfigError,
@@ -139,6 +140,8 @@ class _Worker:
         self._beat_task = asyncio.create_task(self._beat())
         if self.checkpoints is not None:
             self._checkpoint_task = asyncio.create_task(self.checkpoints.run(self.engine))
+        if self.validations is not None:
+            self._validation_task = asyncio.create_task(self.validations.run(self.engine))
         if self.standbys is not None:
             self._standby_task = asyncio.create_task(self.standbys.run())
         log.info(
@@ -229,6 +232,9 @@ class _Worker:
         )
         restorer.pace.told = lambda size: self.metrics.count("refold_restore_bytes_total", size)
         self.checkpoints = parts.service
+        self.validations = validations(
+            config, cluster, parts.memory, restorer.pace, metrics=self.metrics, log=log
+        )
         engine = Engine(
             config,
             slots=facts.slots,
@@ -365,8 +371,9 @@ class _Worker:
         deadline. Does not return where the time is over: then it ends as if killed."""
         engine, order = self.engine, self.order
         log.info("worker_draining", seconds_max=order.seconds_max, leave=order.leave)
-        if self.standbys is not None:
-            self.standbys.stop()
+        for service in (self.standbys, self.validations):
+            if service is not None:
+                service.stop()
         progress = asyncio.create_task(self._say_progress())
         end = self._told_at + order.seconds_max
         last = None if self.checkpoints is None else self.checkpoints.at_drain(engine, end, order.seconds_max)

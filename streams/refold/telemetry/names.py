@@ -44,6 +44,8 @@ MetricName = Literal[
     "refold_restore_seconds",
     "refold_takeover_wait_seconds",
     "refold_store_dead_opens_total",
+    "refold_store_validations_total",
+    "refold_store_validation_bytes_total",
     # --- checkpoints ---------------------------------------------------------------------------------------
     "refold_checkpoints_total",
     "refold_checkpoint_bytes_total",
@@ -197,7 +199,20 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
         "histogram", "Waiting for a predecessor's open transaction (rules T, D).", (), RESTORE_BUCKETS_SECONDS
     ),
     "refold_store_dead_opens_total": Metric(
-        "counter", "Local stores set aside and rebuilt instead of used, by reason.", ("reason",)
+        "counter",
+        "Local stores set aside and rebuilt instead of used, by reason: damaged (files that cannot be read),"
+        " differs (not what the changelogs say), foreign (another program's or partition's), other_topic,"
+        " format, ahead, too_old. damaged or differs more than once: check the disk.",
+        ("reason",),
+    ),
+    "refold_store_validations_total": Metric(
+        "counter",
+        "Local copies compared with their changelogs, by outcome: done, differs or unreadable (set aside and"
+        " restored), given_up (the partition left, or the worker stopped), failed (again later).",
+        ("outcome",),
+    ),
+    "refold_store_validation_bytes_total": Metric(
+        "counter", "Bytes of changelogs read to validate local copies: keys and values, uncompressed."
     ),
     "refold_checkpoints_total": Metric(
         "counter",
