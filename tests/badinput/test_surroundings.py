@@ -67,7 +67,7 @@ def refold(*arguments: str, **more: str) -> End:
         [sys.executable, "-m", "refold.cli.main", *arguments],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
         env={**kept, "NO_COLOR": "1", "COLUMNS": "200", "REFOLD_WORKER__START_JITTER_MS_MAX": "0", **more},
     )
@@ -227,9 +227,9 @@ def test_the_disk_fills_up_while_the_worker_runs(
                 env = message_event(number, f"s{number}", text="x" * 30_000)
                 producer.produce(cluster.topics.inbox, encode_envelope(env), make_key(TENANT, env.session), 0)
                 sent.append(env.event_id)
-            assert producer.flush(30) == 0
+            assert producer.flush(120) == 0
             wait_for("a commit", lambda: cluster.committed().get(0) == len(sent) or not made.alive)
-        end = End(made.wait_end(60), "error: " + made.log().partition("error: ")[2])
+        end = End(made.wait_end(), "error: " + made.log().partition("error: ")[2])
     assert end.code == 74, made.tail()
     assert "no space left on the disk" in end.error
     assert "Nothing is lost" in end.error
@@ -254,7 +254,7 @@ def test_a_registry_that_does_not_answer(kafka: Kafka, tmp_path: Path) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     value = frame(NEWER_ID) + newer_body(env)
     producer.produce(cluster.topics.inbox, value, make_key(TENANT, env.session), 0)
-    assert producer.flush(10) == 0
+    assert producer.flush(120) == 0
     closed = f"http://{NOBODY}"
     end = worker(kafka, cluster.prefix, tmp_path / "a", "--instance", "w", REFOLD_REGISTRY_URL=closed)
     assert end.code == 69, end

@@ -23,7 +23,7 @@ from refold.wire.events import event_payload
 from refold.wire.journal import decode_journal
 
 #: A ruling takes milliseconds; on a machine with other work a commit may wait for seconds.
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 BYSTANDERS = 12
 

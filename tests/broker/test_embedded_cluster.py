@@ -15,7 +15,7 @@ from refold.broker import EmbeddedCluster
 from refold.cli.main import run
 from refold.errors import UsageError
 
-ANSWER_S_MAX = 30.0
+ANSWER_S_MAX = 90.0
 
 
 @pytest.fixture

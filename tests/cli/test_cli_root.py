@@ -37,7 +37,7 @@ def refold(*args: str, block: tuple[str, ...] = (), **env: str) -> subprocess.Co
         [sys.executable, "-c", code, *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         env={**clean, "NO_COLOR": "1", "COLUMNS": "200", **env},
     )
@@ -110,8 +110,8 @@ def test_an_unreachable_broker_exits_69_soon() -> None:
     calls = (("topology", "plan"), ("topology", "apply"), ("rejected", "list"))
     with ThreadPoolExecutor() as pool:
         processes = list(pool.map(lambda args: refold(*args, "--bootstrap", NOBODY), calls))
-    # 6 s for the metadata request, and a cold start of Python on a loaded machine.
-    assert time.monotonic() - began < 15
+    # 6 s for the metadata request, and cold starts of Python: 1 s, half a minute on a very busy machine.
+    assert time.monotonic() - began < 45
     for process in processes:
         assert process.returncode == 69, process.stderr
         assert process.stderr.startswith("error: ")
@@ -155,7 +155,7 @@ def test_a_closed_pipe_is_quiet() -> None:
             stdout=write,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
     finally:
@@ -249,7 +249,7 @@ def test_json_is_json_on_any_terminal(encoding: str) -> None:
     process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=True,
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )

@@ -56,7 +56,7 @@ def refold(broker: EmbeddedBroker, user: str, password: str, *args: str) -> subp
         [sys.executable, "-m", "refold.cli.main", *args, "--bootstrap", broker.bootstrap],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         env={
             **clean,
@@ -89,7 +89,7 @@ def grant(broker: EmbeddedBroker, lines: list[str]) -> None:
                 )
     admin = AdminClient({"bootstrap.servers": broker.internal_bootstrap})
     for future in admin.create_acls(bindings).values():
-        future.result(30)
+        future.result(90)
 
 
 def test_a_wrong_password_exits_77_and_is_not_shown(secured: EmbeddedBroker) -> None:

@@ -73,7 +73,7 @@ class Site:
         )
         consumer.assign([TopicPartition(self.topology.names.inbox, p, 0) for p in range(PARTITIONS)])
         ended, out = set(), []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(ended) < PARTITIONS and time.monotonic() < deadline:
             message = consumer.poll(1.0)
             if message is None:

@@ -27,8 +27,11 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "streaming.md"
 
 #: "About 25 lines": without imports and blank lines.
 LINES_MAX = 30
-SERVER_S_MAX = 30.0
-ANSWER_S_MAX = 60.0
+SERVER_S_MAX = 120.0
+ANSWER_S_MAX = 120.0
+
+#: The guide's answer takes 3 s by the clock; a busy machine may come to the kill or the stop too late.
+TRIES_MAX = 4
 
 
 def program(name: str) -> str:
@@ -113,7 +116,7 @@ class Browser:
         self.connections = 0
 
     async def run(self) -> None:
-        timeout = httpx.Timeout(5.0, read=30.0)
+        timeout = httpx.Timeout(SERVER_S_MAX)
         async with httpx.AsyncClient(timeout=timeout) as http:
             while not self.state:
                 try:
@@ -175,45 +178,69 @@ def test_the_back_end_is_as_short_as_the_guide_says() -> None:
 async def test_two_browsers_a_killed_server_and_a_retry(server: Server) -> None:
     """Goal: the server is killed in mid-answer and started again; both browsers come to the same whole text,
     no event twice; a client that retries with the same key gets the same generation, before and after."""
-    generation = await asked(server, "chat-1", "first", "Why")
-    path = f"/chats/chat-1/generations/{generation}"
+    for number in range(TRIES_MAX):
+        if await killed_in_mid_answer(server, f"chat-1-{number}"):
+            return
+    pytest.fail(f"the answer was over before the kill, {TRIES_MAX} times")
+
+
+async def killed_in_mid_answer(server: Server, chat: str) -> bool:
+    """False when the answer was over before the kill."""
+    generation = await asked(server, chat, "first", "Why")
+    path = f"/chats/{chat}/generations/{generation}"
     browsers = [Browser(server.url, path, tab) for tab in ("left", "right")]
     tasks = [asyncio.create_task(browser.run()) for browser in browsers]
-    await browsers[0].has(10)
-    assert await asked(server, "chat-1", "first", "Why") == generation
+    for browser in browsers:
+        await browser.has(3)
+    assert await asked(server, chat, "first", "Why") == generation
     server.kill()
     server.start()
     await server.started()
-    assert await asked(server, "chat-1", "first", "Why") == generation
+    assert await asked(server, chat, "first", "Why") == generation
     async with asyncio.timeout(ANSWER_S_MAX):
         await asyncio.gather(*tasks)
     for browser in browsers:
         assert browser.text == said("Why")
         assert browser.state == "finished"
         assert len(set(browser.ids)) == len(browser.ids)
-        assert browser.connections >= 2
     late = Browser(server.url, path, "late")
     await late.run()
     assert (late.text, late.state) == (said("Why"), "finished")
     cluster = [server.environment[name] for name in ("REFOLD_BOOTSTRAP", "REFOLD_TOPIC_PREFIX")]
-    shown = await asyncio.to_thread(refold, *cluster, "session", "show", "chat-1")
-    assert re.search(rf"^{generation} +finished +[2-9] +reply ", shown.stdout, re.MULTILINE)
+    shown = await asyncio.to_thread(refold, *cluster, "session", "show", chat)
+    attempts = re.search(rf"^{generation} +finished +([0-9]+) +reply ", shown.stdout, re.MULTILINE)
+    assert attempts is not None, shown.stdout
+    if int(attempts[1]) == 1:
+        return False
+    assert all(browser.connections >= 2 for browser in browsers)
+    return True
 
 
 async def test_a_stop_ends_the_answer_for_everybody(server: Server) -> None:
-    generation = await asked(server, "chat-2", "first", "How")
-    path = f"/chats/chat-2/generations/{generation}"
+    for number in range(TRIES_MAX):
+        if await stopped_in_mid_answer(server, f"chat-2-{number}"):
+            return
+    pytest.fail(f"the answer was over before the stop, {TRIES_MAX} times")
+
+
+async def stopped_in_mid_answer(server: Server, chat: str) -> bool:
+    """False when the answer was over before the stop."""
+    generation = await asked(server, chat, "first", "How")
+    path = f"/chats/{chat}/generations/{generation}"
     browser = Browser(server.url, path, "tab")
     task = asyncio.create_task(browser.run())
-    await browser.has(5)
+    await browser.has(2)
     async with httpx.AsyncClient(base_url=server.url, timeout=SERVER_S_MAX) as http:
-        assert (await http.post(f"{path}/stop")).json() == {"stopped": True}
+        stopped = (await http.post(f"{path}/stop")).json()["stopped"]
         async with asyncio.timeout(ANSWER_S_MAX):
             await task
+        if browser.text == said("How"):
+            return False
+        assert stopped is True
         assert browser.state == "stopped"
         assert said("How").startswith(browser.text)
-        assert browser.text != said("How")
         assert (await http.post(f"{path}/stop")).json() == {"stopped": False}
+    return True
 
 
 async def test_an_answer_nobody_knows_ends_at_once(server: Server) -> None:

@@ -127,8 +127,8 @@ async def test_no_worker_is_said_at_once_and_a_dead_one_in_time() -> None:
     async with owners_of(empty) as owners:
         began = time.monotonic()
         with pytest.raises(NoOwnerAnswers, match="no worker is running"):
-            await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=5)
-        assert time.monotonic() - began < 1
+            await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=60)
+        assert time.monotonic() - began < 20
     async with owners_of(FakeGroup({0: "http://127.0.0.1:9"})) as owners:
         with pytest.raises(NoOwnerAnswers, match=r"0\.3 s"):
             await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=0.3)

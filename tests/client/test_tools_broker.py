@@ -23,7 +23,7 @@ from refold.wire.parts import text, tool_call
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-LEASE_S = 1.0
+LEASE_S = 2.0
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,9 @@ from pathlib import Path
 #: Exit codes after which starting again is right: unavailable, transient.
 TRY_AGAIN = (69, 75)
 
+#: A start takes 3 s and a stop 1 s; a very busy machine takes thirty times that.
+STARTED_S_MAX = 180.0
+
 REFOLD = [sys.executable, "-m", "refold.cli.main"]
 
 
@@ -25,7 +28,7 @@ def refold(
         [*REFOLD, *arguments, "--bootstrap", bootstrap, "--prefix", prefix],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=STARTED_S_MAX,
         env=_environment(),
     )
     if check and done.returncode != 0:
@@ -76,9 +79,9 @@ class Worker:
     def stop(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(STARTED_S_MAX)
 
-    def wait_started(self, timeout_s: float = 60.0) -> None:
+    def wait_started(self, timeout_s: float = STARTED_S_MAX) -> None:
         """Until the worker says that it runs; raises with its log when it ended instead.
 
         A worker that ends with "try again" is started again, as a supervisor does: the coordinators of a

@@ -106,7 +106,7 @@ def test_promtool_accepts_rules_configuration_and_rule_tests(tmp_path: Path) -> 
         ["check", "config", str(tmp_path / "prometheus.yml")],
         ["test", "rules", str(RULE_TESTS)],
     ):
-        done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=90, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -118,7 +118,7 @@ def test_promtool_likes_our_metric_names() -> None:
         ["promtool", "check", "metrics"],
         input=PrometheusMetrics().render(),
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     ours = [line for line in done.stderr.decode().splitlines() if line.startswith("refold_")]

@@ -77,7 +77,8 @@ def test_a_restart_continues_where_it_was(cluster: Cluster, tmp_path: Path, disk
 def test_what_the_owner_answers_is_what_was_committed(cluster: Cluster, tmp_path: Path) -> None:
     """Snapshot, seq, history over several blocks, rulings, and who owns what, over HTTP."""
     traffic = Traffic(cluster)
-    with Worker(cluster, tmp_path, "a") as worker:
+    # Given up and taken again in a stall, it would have moved more than once.
+    with Worker(cluster, tmp_path, "a", session_timeout_ms=60_000) as worker:
         worker.wait_live(4)
         sender = Producer({"bootstrap.servers": cluster.bootstrap})
         places = []
@@ -97,8 +98,9 @@ def test_what_the_owner_answers_is_what_was_committed(cluster: Cluster, tmp_path
         partition, offset = places[-1]
         ruling = get(f"{url}/v1/rulings/{partition}/{offset}?wait_ms=20000")
         assert RulingLine.from_bytes(ruling) == RulingLine(partition, offset, "accepted", 200)
+        wait_ruled(cluster)
         stored = {m.key(): m.value() for m in cluster.read(cluster.topics.state)}
-        served = get(f"{url}/v1/sessions/{TENANT}/s1?min_seq=200&wait_ms=5000")
+        served = get(f"{url}/v1/sessions/{TENANT}/s1?min_seq=200&wait_ms=20000")
         assert served == stored[make_key(TENANT, "s1")]
         journal = {
             (decode_journal(m.value()).seq, m.offset())
@@ -151,7 +153,7 @@ def test_a_worker_whose_transactional_id_is_taken_ends_fenced(cluster: Cluster, 
         traffic.send(100)
         wait_ruled(cluster)
         thief = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{cluster.prefix}-a"})
-        thief.init_transactions(20)
+        thief.init_transactions(60)
         traffic.send(100)
         assert worker.wait_end() == 76
         assert "worker_fenced" in worker.log()

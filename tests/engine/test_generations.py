@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from engine.check import fold_batches
-from engine.cluster import Cluster, wait_for
+from engine.cluster import ANSWER_S_MAX, Cluster, wait_for
 from engine.generation_traffic import Generated, event, started
 from engine.traffic import TENANT, message_event
 from engine.workers import Worker, wait_ruled
@@ -54,18 +54,18 @@ class Bench:
     def append(self, env: Envelope) -> str:
         key = make_key(TENANT, env.session)
         self.producer.produce(self.cluster.topics.inbox, encode_envelope(env), key, self.slots.partition(key))
-        self.producer.flush(10)
+        self.producer.flush(ANSWER_S_MAX)
         return env.event_id
 
     def delete(self, session: str) -> None:
         key = make_key(TENANT, session)
         self.producer.produce(self.cluster.topics.inbox, None, key, self.slots.partition(key))
-        self.producer.flush(10)
+        self.producer.flush(ANSWER_S_MAX)
 
     def put(self, key: bytes, item: Batch | Ack, producer: Producer | None = None) -> None:
         mine = producer or self.producer
         mine.produce(self.cluster.topics.batches, encode_item(item), key, self.slots.partition(key))
-        mine.flush(10)
+        mine.flush(ANSWER_S_MAX)
 
     def begin(self, session: str, generation: str) -> Generated:
         """Started, and its begin seen on the topic."""
@@ -114,8 +114,15 @@ def worker(cluster: Cluster, tmp_path: Path) -> Iterator[Worker]:
 def held_producer(cluster: Cluster) -> Producer:
     """Its transaction holds back what it wrote: batches that are there and cannot be read yet."""
     name = f"{cluster.prefix}.held"
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": name})
-    producer.init_transactions(10)
+    # Open as long as the test wants, and not as long as the machine is quick.
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": 300_000,
+        }
+    )
+    producer.init_transactions(ANSWER_S_MAX)
     producer.begin_transaction()
     return producer
 
@@ -139,7 +146,7 @@ def test_finished_is_read_first_and_its_batches_later(cluster: Cluster, bench: B
     on."""
     generation, held, finished = waiting(bench, cluster)
     behind = bench.append(message_event(2, "s1"))
-    held.commit_transaction(10)
+    held.commit_transaction(ANSWER_S_MAX)
     wait_ruled(cluster)
     journal = bench.journalled()
     assert journal.index(finished) < journal.index(behind)
@@ -153,7 +160,7 @@ def test_finished_is_read_first_and_its_batches_later(cluster: Cluster, bench: B
 def test_batches_that_never_come(cluster: Cluster, bench: Bench, worker: Worker) -> None:
     """Goal: the same rejection whether they were aborted or never written, and the partition goes on."""
     generation, held, finished = waiting(bench, cluster)
-    held.abort_transaction(10)
+    held.abort_transaction(ANSWER_S_MAX)
     generation.seq, generation.text = 1, b"Hello"
     never = bench.append(generation.finished(bench.next(), last_seq=7))
     # Its chain is not that of one batch: what was aborted is in it.
@@ -172,7 +179,7 @@ def test_a_worker_that_waits_for_batches_can_be_stopped(
 ) -> None:
     _, held, finished = waiting(bench, cluster)
     assert worker.stop() == 0
-    held.commit_transaction(10)
+    held.commit_transaction(ANSWER_S_MAX)
     with worker:
         worker.wait_live(4)
         wait_ruled(cluster)
@@ -189,7 +196,7 @@ def test_a_partition_that_waits_for_batches_can_be_taken_away(
         worker.signal(signal.SIGKILL)
         worker.wait_end()
         second.wait_live(4)
-        held.commit_transaction(10)
+        held.commit_transaction(ANSWER_S_MAX)
         wait_ruled(cluster)
         assert bench.journalled().count(finished) == 1
         assert len(bench.markers("g1", "end")) == 1
@@ -199,7 +206,7 @@ def test_a_partition_that_waits_for_batches_can_be_taken_away(
 def answer(worker: Worker, path: str) -> tuple[int, Any]:
     url = next(json.loads(line)["url"] for line in worker.log().splitlines() if '"worker_started"' in line)
     try:
-        with urllib.request.urlopen(f"{url}{path}", timeout=10) as found:
+        with urllib.request.urlopen(f"{url}{path}", timeout=ANSWER_S_MAX) as found:
             return found.status, json.load(found)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)
@@ -286,7 +293,7 @@ def test_retention_that_passed_the_committed_offset_costs_the_open_generations_o
     end = cluster.data_ends(cluster.topics.batches)[partition]
     where = TopicPartition(cluster.topics.batches, partition, end)
     for future in cluster.admin.delete_records([where]).values():
-        future.result(10)
+        future.result(ANSWER_S_MAX)
     bench.append(generation.finished(bench.next()))
     ok = bench.append(message_event(2, "s1"))
     with worker:
@@ -302,10 +309,10 @@ def test_a_deployment_without_the_new_topics_is_told_how_to_add_them(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     for future in cluster.admin.delete_topics([cluster.topics.batches, cluster.topics.review]).values():
-        future.result(10)
+        future.result(ANSWER_S_MAX)
 
     def gone() -> bool:
-        return cluster.topics.batches not in cluster.admin.list_topics(timeout=10).topics
+        return cluster.topics.batches not in cluster.admin.list_topics(timeout=ANSWER_S_MAX).topics
 
     wait_for("the topics to be gone", gone)
     with Worker(cluster, tmp_path, "a") as worker:

@@ -76,9 +76,9 @@ def test_a_consumer_that_reports_it_is_fenced_ends_the_process(code: int) -> Non
     )
     poller.start()
     try:
-        error = failures.first.result(5)
+        error = failures.first.result(60)
     finally:
-        poller.stop(5)
+        poller.stop(60)
     assert isinstance(error, FencedError)
     assert error.exit_code == 76
     assert "REFOLD_WORKER__INSTANCE" in str(error)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from engine.cluster import WAIT_S_MAX, Cluster, wait_for
+from engine.cluster import CONFIGS, WAIT_S_MAX, Cluster, wait_for
 
 #: Exit codes after which whoever supervises a worker starts it again: a cluster that did not answer in time,
 #: a drain that took too long. A busy machine does both.
@@ -152,8 +152,8 @@ class Worker:
 
 
 def wait_ruled(cluster: Cluster, seconds: float = WAIT_S_MAX) -> None:
-    """Every inbox record, forwards included, has a committed ruling, and every record of batches is
-    folded."""
+    """Every inbox record, forwards included, has a committed ruling, every record of batches is folded, and
+    what came of them can be read."""
 
     def done() -> bool:
         # In this order: what a commit forwarded is in the inbox when its offsets are committed. Its marker
@@ -165,6 +165,7 @@ def wait_ruled(cluster: Cluster, seconds: float = WAIT_S_MAX) -> None:
             ends = cluster.data_ends(topic)
             if not all(committed.get(number, -1) >= end for number, end in ends.items()):
                 return False
-        return True
+        # Offsets are seen to be committed before the last of the transaction's markers is written.
+        return cluster.stable(*(f"{cluster.prefix}.{name}" for name in CONFIGS))
 
     wait_for("every inbox record to be ruled on", done, seconds, every=0.1)

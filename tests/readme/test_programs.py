@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 LINES_MAX = {"producer": 20, "reader": 10, "analytics": 20}
 
 #: A program's time: the analytics consumer waits 10 s for more before it ends.
-PROGRAM_S_MAX = 60
+PROGRAM_S_MAX = 180
 
 #: In front of everything else on the path: there is no refold for this interpreter.
 BLOCKER = """

@@ -139,7 +139,7 @@ def test_without_the_extra_nothing_is_kept() -> None:
         " print(m.render().decode())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True
     )
     assert "refold[worker]" in done.stdout
     assert not isinstance(create(), NoMetrics)

@@ -28,7 +28,7 @@ def set_topic_config(kafka: Kafka, topic: str, key: str, value: str) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})  # must outlive its futures
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+        future.result(90)
 
 
 def refold(kafka: Kafka, *args: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +36,7 @@ def refold(kafka: Kafka, *args: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "refold.cli.main", "topology", *args, "--bootstrap", kafka.bootstrap],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
@@ -52,7 +52,7 @@ def test_apply_creates_then_agrees(kafka: Kafka, prefix: str) -> None:
     assert len(topology.apply(kafka.bootstrap).changes) == 8
     assert topology.apply(kafka.bootstrap).changes == ()
     assert not topology.plan(kafka.bootstrap).differs
-    metadata = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics
+    metadata = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=60).topics
     assert {len(metadata[topology.full_name(topic.name)].partitions) for topic in topology.topics} == {3}
     topology.delete(kafka.bootstrap)
     topology.delete(kafka.bootstrap)
@@ -87,7 +87,7 @@ def test_a_deleted_state_topic_beside_a_full_journal_is_refused(kafka: Kafka, pr
     producer.produce(topology.names.journal, b"an event")
     assert producer.flush(30) == 0
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([topology.names.state], operation_timeout=30)[topology.names.state].result(30)
+    admin.delete_topics([topology.names.state], operation_timeout=60)[topology.names.state].result(90)
     with pytest.raises(ConfigError, match="it was deleted"):
         topology.apply(kafka.bootstrap)
 

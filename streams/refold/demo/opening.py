@@ -37,7 +37,7 @@ PANES: Final = ("phone", "laptop")
 #: Part of the answer that is out when its process dies: in the middle of a clause.
 KILL_FRACTION: Final = 0.45
 #: A process' start on a busy machine, and its whole work after it.
-ACTOR_S_MAX: Final = 45.0
+ACTOR_S_MAX: Final = 120.0
 LOG_TAIL_CHARS: Final = 1_000
 
 
