@@ -24,9 +24,13 @@ from refold.engine.takeover import Cancelled, Marks, Stall
 from refold.errors import StorageError
 from refold.topology.failures import explain
 
-#: Records per consume call and WriteBatch: 2 000 snapshots of 1.6 KB are 3 MB.
+#: Records per consume call: 2 000 snapshots of 1.6 KB are 3 MB, and 15 ms until a revoke is seen.
 CHUNK_RECORDS: Final = 2_000
 POLL_S: Final = 0.02
+
+
+class StoodStill(Exception):
+    """The reading has lasted for so long that tombstones it should have seen may be gone (rule Z)."""
 
 
 class Reading:
@@ -65,6 +69,9 @@ class Reading:
         #: Bounds how fast this and all other restores of the worker read together.
         self.pace: Pace | None = None
         self.points = Points()
+        #: Whether tombstones that are to come may be gone. Asked after the last read and before it is kept: a
+        #: process that was suspended in between reads a changelog from which deletions have vanished.
+        self.expired: Callable[[], bool] = lambda: False
         #: Which rows a changelog's keys are, by its full name.
         self._kinds = {
             topics.state: rows.STATE,
@@ -93,7 +100,8 @@ class Reading:
         return all(self.next[topic] >= end for topic, end in self.end.items())
 
     def to_the_marks(self, *, stop_at_eof: bool) -> int:
-        """Records read. Raises :class:`Cancelled`, StorageError, UnavailableError, PermissionDenied."""
+        """Records read. Raises :class:`Cancelled`, :class:`StoodStill`, StorageError, UnavailableError,
+        PermissionDenied."""
         if self._done():
             return 0
         reader = clients.restore_reader(self._config)
@@ -143,6 +151,8 @@ class Reading:
         return count
 
     def _write(self) -> None:
+        if self.expired():
+            raise StoodStill
         if not self._run:
             # Markers alone: read again where the restore does not get to its end.
             return
