@@ -92,7 +92,7 @@ SUITES: tuple[Suite, ...] = (
     Suite("crash", 260, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
     Suite("plug", 120, ("plug/*",), "SIGKILL on a real RocksDB, in process and on real workers"),
     Suite("engine", 370, ("engine/*", "agents/*"), "the worker on a real Kafka"),
-    Suite("chaos", 160, ("ops/verify/*",), "short chaos runs, every sabotage, the oracle"),
+    Suite("chaos", 240, ("ops/verify/*",), "short runs of chaos and storm, their sabotages, the oracle"),
     Suite("effects", 200, ("ops/test_effects_runs*",), "agents killed at every boundary, every sabotage"),
     Suite("demo", 120, ("demo/*",), "the demo's opening, and its conversations, shortened"),
 )

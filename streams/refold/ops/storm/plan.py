@@ -58,7 +58,7 @@ class StormPlan:
 #: Everything once, in less than half a minute: for the tests. The arm without a limit shows its peak only
 #: with more to read.
 QUICK: Final = StormPlan(
-    workers=2, sessions=300, partitions=4, events=4, hot_share=0.2, capped_seconds=2.0, arms=(CAPPED, POLITE)
+    workers=2, sessions=200, partitions=4, events=3, hot_share=0.2, capped_seconds=1.0, arms=(CAPPED, POLITE)
 )
 
 
