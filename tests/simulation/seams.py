@@ -111,6 +111,7 @@ def replacements(
         (poll, "time", clock),
         (restore, "time", clock),
         (restore, "TOMBSTONE_MARGIN_MS", TOMBSTONE_MARGIN_MS),
+        (restore, "READING_MS_MIN", 0),
         (seal, "time", clock),
         (seal, "encode_snapshot", versions.Builds(kernel, happened).encode_snapshot),
         (takeover, "time", clock),

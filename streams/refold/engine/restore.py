@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from refold.engine import rows
 from refold.engine.admission import Pace
-from refold.engine.changelogs import Reading
+from refold.engine.changelogs import Reading, StoodStill
 from refold.engine.checkpoints.source import CheckpointSource
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
@@ -41,6 +41,8 @@ from refold.errors import ConfigError, StorageError, TransientError
 #: Rule Z: a copy is rebuilt this long before tombstones may be gone.
 TOMBSTONE_MARGIN_MS: Final = 3_600_000
 
+#: However short a time a cluster keeps deletions, a restore may last so long, or none would ever end.
+READING_MS_MIN: Final = 600_000
 
 #: Ahead of every offset: whoever reads no source cannot be ahead of the group.
 _NOT_FED: Final = Committed(2**63 - 1, None, 2**63 - 1)
@@ -146,15 +148,32 @@ class Restorer:
             self._points.reach("after_mark")
             self._cluster.outputs_closed(partition, cancelled, stall)
         try:
-            restored = self._bring(partition, committed, marks, stall, cancelled, progress, self._checkpoints)
+            restored = self._bring_or_anew(partition, committed, marks, stall, cancelled, progress)
+        except StoodStill:
+            self.set_aside(partition, "too_old")
+            raise TransientError(
+                f"restoring partition {partition} took longer than deletions are kept; it begins anew"
+            ) from None
+        return replace(restored, seconds=time.monotonic() - started)
+
+    def _bring_or_anew(
+        self,
+        partition: int,
+        committed: Committed,
+        marks: Marks,
+        stall: Stall,
+        cancelled: Callable[[], bool],
+        progress: Callable[[float], None],
+    ) -> Restored:
+        try:
+            return self._bring(partition, committed, marks, stall, cancelled, progress, self._checkpoints)
         except UnreadableStore as error:
             # Found when it was written to or read from, which is later than when it is opened.
             self._log.error("local_store_unreadable", partition=partition, error=str(error))
             self.set_aside(partition, "damaged")
             # Of a checkpoint perhaps: this time from the changelogs alone.
             restored = self._bring(partition, committed, marks, stall, cancelled, progress, None)
-            restored = replace(restored, set_aside="damaged")
-        return replace(restored, seconds=time.monotonic() - started)
+            return replace(restored, set_aside="damaged")
 
     def _bring(
         self,
@@ -179,6 +198,9 @@ class Restorer:
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             reading.pace = self.pace
             reading.points = self._points
+            since_ms = frontier.applied_ms or self._now_ms()
+            lasts_ms_max = max(self.copy_lifetime_ms, READING_MS_MIN)
+            reading.expired = lambda: self._now_ms() - since_ms > lasts_ms_max
             records = reading.to_the_marks(stop_at_eof=sabotaged)
             if sabotaged and self._cluster.committed(partition, stable=True) is None:
                 # Where the fault bites: read to the end, and the offset still held by an open transaction.
