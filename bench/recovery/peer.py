@@ -60,6 +60,7 @@ class Peer:
         if missing:
             fetch(missing, home)
         self._classes = directory / "classes"
+        self._classes.mkdir()
         self._path = os.pathsep.join(
             [str(self._classes), *(str(home / jar.file_name) for jar in jars), classpath()]
         )
