@@ -89,11 +89,11 @@ SUITES: tuple[Suite, ...] = (
     Suite("broker", 230, ("broker/*",), "the embedded broker: start, kill, offline, refusals", aside=True),
     Suite("deploy", 130, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI", aside=True),
     Suite("badinput", 80, ("badinput/*",), "every bad record, foreign partitioners, bad surroundings"),
-    Suite("crash", 260, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
+    Suite("crash", 300, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
     Suite("plug", 120, ("plug/*",), "SIGKILL on a real RocksDB, in process and on real workers"),
     Suite("engine", 370, ("engine/*", "agents/*"), "the worker on a real Kafka"),
     Suite("chaos", 240, ("ops/verify/*",), "short runs of chaos and storm, their sabotages, the oracle"),
-    Suite("effects", 200, ("ops/test_effects_runs*",), "agents killed at every boundary, every sabotage"),
+    Suite("effects", 250, ("ops/test_effects_runs*",), "agents killed at every boundary, every sabotage"),
     Suite("demo", 120, ("demo/*",), "the demo's opening, and its conversations, shortened"),
 )
 
