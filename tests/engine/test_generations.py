@@ -232,12 +232,19 @@ def test_what_the_owner_says_of_a_generation(cluster: Cluster, bench: Bench, wor
     bench.put(key, Generated("s1", "g1").next_batch(b"text"))
     bench.put(key, Ack("g1", 1, "phone", 1))
     wait_ruled(cluster)
-    _, found = answer(worker, "/v1/generations/acme/s1/g1")
+
+    def produced() -> bool:
+        return bool(answer(worker, path)[1]["progress"]["produced"])
+
+    # The worker hears of its commit a moment after everybody else.
+    path = "/v1/generations/acme/s1/g1"
+    wait_for("the batch in the answer", produced)
+    _, found = answer(worker, path)
     assert (found["progress"]["produced"], found["progress"]["length"]) == (1, 4)
     assert [(ack["client"], ack["seq"]) for ack in found["progress"]["acks"]] == [("phone", 1)]
     bench.delete("s1")
     wait_ruled(cluster)
-    assert answer(worker, "/v1/generations/acme/s1/g1")[0] == 404
+    wait_for("the generation to be forgotten", lambda: answer(worker, path)[0] == 404)
     (end,) = bench.markers("g1", "end")
     assert (end.state, end.error) == ("failed", "session_deleted")
     assert len(bench.markers("g1", "forget")) == 1

@@ -52,11 +52,12 @@ def test_core_first_then_where_more_waits(cluster: Cluster, tmp_path: Path) -> N
                 value=encode_envelope(message_event(partition * 100 + index, names[partition])),
                 partition=partition,
             )
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     worker = Worker(
         cluster,
         tmp_path,
         "a",
+        session_timeout_ms=60_000,
         REFOLD_WORKER__RESTORES_MAX="1",
         REFOLD_WORKER__RESTORE_FIRST=f"{TENANT}/{names[2]}",
     )
@@ -70,7 +71,7 @@ def test_core_first_then_where_more_waits(cluster: Cluster, tmp_path: Path) -> N
 def test_a_cold_restore_keeps_to_the_rate(cluster: Cluster, tmp_path: Path) -> None:
     """Goal: twice as many bytes as may be read in a second take about two, and come out right."""
     traffic = Traffic(cluster)
-    worker = Worker(cluster, tmp_path, "a")
+    worker = Worker(cluster, tmp_path, "a", session_timeout_ms=60_000)
     with worker:
         worker.wait_live(4)
         traffic.send(600)

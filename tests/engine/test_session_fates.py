@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from engine.check import differences
-from engine.cluster import Cluster
+from engine.cluster import Cluster, wait_for
 from engine.traffic import TENANT, Sent, message_event
 from engine.workers import Worker, wait_ruled
 from refold.core.slots import SlotMap, make_key
@@ -139,8 +139,13 @@ def test_a_session_whose_fold_raises_is_quarantined_and_the_others_go_on(
         request = urllib.request.Request(
             f"{url}/v1/sessions/{TENANT}/s1", headers={"Accept": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            assert json.loads(answer.read())["status"] == "quarantined"
+
+        def quarantined() -> bool:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return bool(json.loads(answer.read())["status"] == "quarantined")
+
+        # The worker hears of its commit a moment after everybody else.
+        wait_for("the state to say so", quarantined)
         assert worker.stop() == 0
     assert '"session_quarantined"' in worker.log()
     assert "planted: e3" not in worker.log()  # the text of an exception may quote payload
