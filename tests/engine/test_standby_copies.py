@@ -326,7 +326,7 @@ def test_a_copy_found_unreadable_is_set_aside_and_begun_again(
 def test_many_records_are_read_in_bounded_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what waits to be written is bounded over all copies, and nothing is lost between the pieces."""
     monkeypatch.setattr(tails, "CHUNK_RECORDS", 10)
-    monkeypatch.setattr(tails, "WAITING_BYTES_MAX", 4_000)
+    monkeypatch.setattr(tails, "WAITING_BYTES_MAX", 20_000)
     most = 0
     write = copies.Copy.write
 

@@ -133,10 +133,6 @@ class Copy:
         """The end of what is stable was reached: markers and aborted records lie before it."""
         self._next[topic] = max(self._next[topic], position)
 
-    @property
-    def full(self) -> bool:
-        return self._run.full
-
     def write(self, points: Points) -> None:
         """Put into the DB what was taken. Raises :class:`StorageError`; blocks."""
         position = self._position

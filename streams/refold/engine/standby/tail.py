@@ -20,7 +20,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from refold.engine import clients
-from refold.engine.bulk import Run
+from refold.engine.bulk import RECORD_OVERHEAD_BYTES, Run
 from refold.engine.config import EngineConfig
 from refold.engine.points import Points
 from refold.engine.restore import Restorer
@@ -34,8 +34,8 @@ POLL_S: Final = 0.05
 #: Records per consume call: 1 000 of 1.6 KB are 12 ms of reading, which a hand-over may have to wait for.
 CHUNK_RECORDS: Final = 1_000
 
-#: Read and not written, over all copies, while more is there to read at once: above 4 MiB of one partition it
-#: becomes a sorted file, as in a restore.
+#: Read and not written, over all copies, with what Python keeps beside it, while more is there to read at
+#: once: above 4 MiB of one partition it becomes a sorted file, as in a restore.
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 
 #: After a read that failed for another reason than the partition's.
@@ -217,7 +217,7 @@ class Tail:
             self._keep()
             return
         messages = [first, *consumer.consume(CHUNK_RECORDS - 1, 0)]
-        now_ms, size = self._restorer.now_ms(), 0
+        now_ms, size, records = self._restorer.now_ms(), 0, 0
         for partition in {message.partition() for message in messages}:
             copy = self.copies.get(partition)
             if copy is not None and copy.expired(now_ms):
@@ -228,10 +228,11 @@ class Tail:
             if error is not None:
                 failed = self._told(copy, message, error) or failed
             elif copy is not None:
-                self.records += 1
+                records += 1
                 size += copy.take(message)
+        self.records += records
         self.bytes += size
-        self._waiting_bytes += size
+        self._waiting_bytes += size + records * RECORD_OVERHEAD_BYTES
         if len(messages) < CHUNK_RECORDS or self._waiting_bytes >= WAITING_BYTES_MAX:
             self._write()
         self._restorer.pace.wait(size, self._ordered.is_set)
