@@ -30,7 +30,7 @@ from refold.api.view import (
 from refold.core.envelope import Envelope
 from refold.core.evolve import evolve
 from refold.core.session import initial
-from refold.errors import ConfigError, UnavailableError
+from refold.errors import ConfigError, StorageError, UnavailableError
 from refold.telemetry.metrics import PrometheusMetrics
 from refold.wire.codec import encode
 from refold.wire.events import decode_event
@@ -480,6 +480,22 @@ async def test_an_error_inside_is_internal_and_tells_nothing() -> None:
         assert answer.status == 500
         assert "secret" not in body
         assert json.loads(body)["code"] == "internal"
+
+
+async def test_a_store_that_cannot_be_read_is_restoring_and_never_absent() -> None:
+    """Goal: 503 and when to come back, no path of the disk; what cannot be read may be there."""
+
+    class Rotten(FakeView):
+        def seq_of(self, key: bytes) -> int:
+            raise StorageError("/var/data/p00001 cannot be read")
+
+    async with serving(Rotten()) as (_, get):
+        for path in ("/v1/sessions/t/s", "/v1/sessions/t/s/history", "/v1/sessions/t/s?min_seq=3"):
+            async with get(path) as answer:
+                body = await answer.json(content_type=None)
+                assert (answer.status, body["code"]) == (503, "restoring")
+                assert answer.headers["Retry-After"] == "1"
+                assert "/var/data" not in json.dumps(body)
 
 
 async def test_json_is_the_public_part() -> None:
