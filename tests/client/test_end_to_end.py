@@ -478,7 +478,7 @@ async def test_fold_finds_a_state_that_is_not_the_journals(kafka: Kafka, tmp_pat
 def tombstone(bootstrap: str, topic: str, key: bytes, partition: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, None, key, partition=partition)
-    producer.flush(10)
+    producer.flush(60)
 
 
 async def test_a_worker_reports_what_its_metrics_promise(rf: Refold) -> None:
@@ -498,7 +498,7 @@ async def test_a_worker_reports_what_its_metrics_promise(rf: Refold) -> None:
     )
     missing: list[str] = list(wanted)
     # Gauges and the input are reported once a second.
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while missing:
             async with owners.http.get(f"{owner.url}/metrics") as answer:
                 text = await answer.text()

@@ -35,7 +35,7 @@ class Wire:
         self.waiting.put_nowait((value, tell))
 
     async def next_is(self, value: bytes) -> Tell:
-        sent, tell = await asyncio.wait_for(self.waiting.get(), 5)
+        sent, tell = await asyncio.wait_for(self.waiting.get(), 60)
         assert sent == value
         return tell
 

@@ -79,8 +79,8 @@ async def test_a_snapshot_of_any_session_id_comes_from_its_owner() -> None:
     view.snapshots[f"t/{session}".encode()] = (4, b"bytes")
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
         partition = view.partition_of(f"t/{session}".encode())
-        assert await owners.snapshot(partition, "t", session, min_seq=0, timeout_s=2) == b"bytes"
-        assert await owners.snapshot(0, "t", "none", min_seq=0, timeout_s=2) is None
+        assert await owners.snapshot(partition, "t", session, min_seq=0, timeout_s=60) == b"bytes"
+        assert await owners.snapshot(0, "t", "none", min_seq=0, timeout_s=60) is None
 
 
 async def test_a_moved_partition_is_found_again() -> None:
@@ -95,7 +95,7 @@ async def test_a_moved_partition_is_found_again() -> None:
         async with owners_of(group) as owners:
             await owners.router.refresh()
             group.owners = everywhere(b)
-            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=2) == b"new"
+            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=60) == b"new"
 
 
 async def test_restoring_is_waited_for() -> None:
@@ -105,7 +105,7 @@ async def test_restoring_is_waited_for() -> None:
     view.snapshots[key] = (1, b"restored")
     view.statuses[partition] = "restoring"
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
-        asking = asyncio.ensure_future(owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=5))
+        asking = asyncio.ensure_future(owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=60))
         await asyncio.sleep(0.1)
         assert not asking.done()
         view.statuses[partition] = "live"
@@ -148,8 +148,8 @@ async def test_a_worker_that_comes_after_its_client_is_found() -> None:
                 await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=1)
             group.owners, group.members = everywhere(server), 1
             await view.rule("p-1", RulingLine(0, 0, "accepted", 1))
-            assert (await rulings.wait(Delivery(0, 0, 0), time.monotonic(), 5)).seq == 1
-            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=1) == b"late"
+            assert (await rulings.wait(Delivery(0, 0, 0), time.monotonic(), 60)).seq == 1
+            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=60) == b"late"
             await rulings.close()
 
 
@@ -163,7 +163,7 @@ async def test_a_wrong_token_is_not_retried() -> None:
             with pytest.raises(PermissionDenied, match="BEARER_TOKEN"):
                 await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=5)
         async with owners_of(group, token=TOKEN) as owners:
-            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=5) == b"x"
+            assert await owners.snapshot(partition, "t", "s", min_seq=0, timeout_s=60) == b"x"
 
 
 async def test_history_comes_with_the_session_seq() -> None:
@@ -172,9 +172,9 @@ async def test_history_comes_with_the_session_seq() -> None:
     view.histories[b"t/s"] = HistoryAnswer("r.journal", 0, ((8, 100),), 120)
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
         partition = view.partition_of(b"t/s")
-        found = await owners.history(partition, "t", "s", after=7, limit=10, timeout_s=2)
+        found = await owners.history(partition, "t", "s", after=7, limit=10, timeout_s=60)
         assert found == (view.histories[b"t/s"], 9)
-        assert await owners.history(partition, "t", "none", after=0, limit=1, timeout_s=2) is None
+        assert await owners.history(partition, "t", "none", after=0, limit=1, timeout_s=60) is None
 
 
 COPIED = StandbyAnswer(5, b"copied", 12, 3, 0.25)
@@ -199,7 +199,7 @@ async def test_a_standby_is_asked_when_the_owner_has_no_answer(owner: str) -> No
         async with owners_of(group) as owners:
             began = time.monotonic()
             assert await owners.stale_snapshot(partition, "t", "s", timeout_s=20) == (b"copied", SAID)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 15
             # One that does not exist there does not exist as of then.
             view.copies[key] = StandbyAnswer(0, None, 12, 3, 0.25)
             assert await owners.stale_snapshot(partition, "t", "s", timeout_s=20) == (None, SAID)
@@ -216,8 +216,8 @@ async def test_an_owner_that_answers_is_not_passed_over() -> None:
         group = FakeGroup({partition: a.url})
         group.others = {"copy": b.url}
         async with owners_of(group) as owners:
-            assert await owners.stale_snapshot(partition, "t", "s", timeout_s=5) == (b"owned", None)
-            assert await owners.stale_snapshot(partition, "t", "none", timeout_s=5) == (None, None)
+            assert await owners.stale_snapshot(partition, "t", "s", timeout_s=60) == (b"owned", None)
+            assert await owners.stale_snapshot(partition, "t", "none", timeout_s=60) == (None, None)
 
 
 async def test_without_a_standby_the_owner_is_waited_for() -> None:
@@ -233,7 +233,7 @@ async def test_without_a_standby_the_owner_is_waited_for() -> None:
         async with owners_of(group) as owners:
             with pytest.raises(NoOwnerAnswers, match="no standby"):
                 await owners.stale_snapshot(partition, "t", "s", timeout_s=0.2)
-            asking = asyncio.ensure_future(owners.stale_snapshot(partition, "t", "s", timeout_s=20))
+            asking = asyncio.ensure_future(owners.stale_snapshot(partition, "t", "s", timeout_s=60))
             view.statuses[partition] = "live"
             assert await asking == (b"owned", None)
 
@@ -259,20 +259,24 @@ async def test_concurrent_refreshes_share_one_look() -> None:
     assert group.looks == 1
 
 
-async def test_a_ruling_sent_after_the_stream_is_open_needs_no_question() -> None:
+async def test_a_ruling_sent_after_the_stream_is_open_needs_no_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: in the steady state one stream carries everything; nobody is asked record by record."""
+    # A stall of this process must not look like a stream that carries nothing.
+    monkeypatch.setattr(rulings_module, "RULING_RECHECK_S", 30.0)
     view = FakeView()
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
         rulings = Rulings(owners, "p-1", no_topics)
         await view.rule("p-1", RulingLine(0, 0, "accepted", 1))
         # The first one is from before the stream: it is asked for, which opens the stream.
-        first = await rulings.wait(Delivery(0, 0, 0), time.monotonic(), 5)
+        first = await rulings.wait(Delivery(0, 0, 0), time.monotonic(), 60)
         assert first == RulingLine(0, 0, "accepted", 1)
         asked: list[tuple[int, int]] = []
         remembered = view.ruling
         view.ruling = lambda p, o: asked.append((p, o)) or remembered(p, o)  # type: ignore[method-assign]
         waits = [
-            asyncio.ensure_future(rulings.wait(Delivery(0, n, 0), time.monotonic(), 5)) for n in range(1, 50)
+            asyncio.ensure_future(rulings.wait(Delivery(0, n, 0), time.monotonic(), 60)) for n in range(1, 50)
         ]
         await asyncio.sleep(0)
         for n in range(1, 50):
@@ -291,8 +295,8 @@ async def test_the_owner_dies_while_a_ruling_is_awaited() -> None:
             rulings = Rulings(owners, "p-1", no_topics)
             async with worker(old) as a:
                 group.owners = everywhere(a)
-                waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 10))
-                await asyncio.wait_for(old.subscribed.wait(), 5)
+                waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 60))
+                await asyncio.wait_for(old.subscribed.wait(), 60)
             group.owners = everywhere(b)
             await new.rule("p-1", RulingLine(0, 7, "rejected", None, "session_closed", "closed"))
             assert (await waiting).code == "session_closed"
@@ -306,8 +310,8 @@ async def test_a_partition_that_moves_behind_an_open_stream_is_noticed() -> None
         group = FakeGroup(everywhere(a))
         async with owners_of(group) as owners:
             rulings = Rulings(owners, "p-1", no_topics)
-            waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 10))
-            await asyncio.wait_for(old.subscribed.wait(), 5)
+            waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 60))
+            await asyncio.wait_for(old.subscribed.wait(), 60)
             old.statuses[0] = "absent"
             group.owners = everywhere(b)
             await new.rule("somebody else", RulingLine(0, 7, "accepted", 3))
@@ -328,7 +332,7 @@ async def test_forgotten_rulings_are_looked_up_in_the_topics() -> None:
         with pytest.raises(RulingForgotten):
             await owners.ruling(0, 7, 1.0)
         rulings = Rulings(owners, "p-1", topics)
-        assert (await rulings.wait(Delivery(0, 7, 55), 0.0, 5)).status == "duplicate"
+        assert (await rulings.wait(Delivery(0, 7, 55), 0.0, 60)).status == "duplicate"
         assert asked == [Delivery(0, 7, 55)]
         await rulings.close()
 
@@ -346,7 +350,7 @@ async def test_without_workers_the_topics_answer_or_the_error_says_what_is_known
         with pytest.raises(TransientError, match=r"durable.*partition 0, offset 7.*not lost"):
             await rulings.wait(Delivery(0, 7, 0), 0.0, 0.3)
         known.append(RulingLine(0, 7, "accepted", 1))
-        assert (await rulings.wait(Delivery(0, 7, 0), 0.0, 5)).seq == 1
+        assert (await rulings.wait(Delivery(0, 7, 0), 0.0, 60)).seq == 1
         await rulings.close()
 
 
@@ -355,7 +359,7 @@ async def test_unstamped_events_are_long_polled() -> None:
     view = FakeView()
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
         rulings = Rulings(owners, "p-1", no_topics)
-        waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), 0.0, 10, streamed=False))
+        waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), 0.0, 60, streamed=False))
         await asyncio.sleep(0.05)
         await view.rule("", RulingLine(0, 7, "accepted", 1))
         assert (await waiting).seq == 1
@@ -370,9 +374,9 @@ async def test_observers_hear_each_ruling_once_by_whatever_way() -> None:
         rulings = Rulings(owners, "p-1", no_topics)
         rulings.observe(Delivery(0, 0, 0), lambda line: heard.append(line.seq))
         await view.rule("p-1", RulingLine(0, 0, "accepted", 5))
-        await rulings.wait(Delivery(0, 0, 0), 0.0, 5)
+        await rulings.wait(Delivery(0, 0, 0), 0.0, 60)
         rulings.observe(Delivery(0, 0, 0), lambda line: heard.append(line.seq))
-        await rulings.wait(Delivery(0, 0, 0), 0.0, 5)
+        await rulings.wait(Delivery(0, 0, 0), 0.0, 60)
         assert heard == [5, 5]
         await rulings.close()
 

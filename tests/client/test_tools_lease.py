@@ -89,7 +89,7 @@ async def test_renewing_starts_and_stops() -> None:
         return True
 
     made = Lease("op", lease_clock(), 0.03, renew).start()
-    await asyncio.wait_for(renewed.wait(), 5)
+    await asyncio.wait_for(renewed.wait(), 60)
     await made.stop()
     await made.stop()
     renewed.clear()

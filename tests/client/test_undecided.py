@@ -188,12 +188,12 @@ async def test_waiters_of_one_ruling_time_out_one_by_one() -> None:
     view = FakeView()
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
         rulings = Rulings(owners, "p-1", no_topics)
-        patient = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 20))
-        await asyncio.wait_for(view.subscribed.wait(), 5)
+        patient = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), time.monotonic(), 60))
+        await asyncio.wait_for(view.subscribed.wait(), 60)
         with pytest.raises(TransientError):
             await rulings.wait(Delivery(0, 7, 0), time.monotonic(), 0.1)
         await view.rule("p-1", RulingLine(0, 7, "accepted", 3))
-        assert (await asyncio.wait_for(patient, 5)).seq == 3
+        assert (await asyncio.wait_for(patient, 60)).seq == 3
         assert not rulings._waiting
         await rulings.close()
 
@@ -231,7 +231,7 @@ async def test_a_delivery_without_an_offset_is_no_delivery_to_offset_0() -> None
     )
     sender._delivered(future.set_result, None, unplaced)  # type: ignore[arg-type]
     sender._hand_over()
-    outcome = await asyncio.wait_for(future, 5)
+    outcome = await asyncio.wait_for(future, 60)
     assert isinstance(outcome, TransientError)
     assert "same event again is safe" in str(outcome)
 
@@ -261,7 +261,7 @@ async def test_reports_from_two_threads_all_arrive() -> None:
         sender._hand_over()
 
     await asyncio.gather(asyncio.to_thread(report), asyncio.to_thread(hand_over))
-    outcomes = await asyncio.wait_for(asyncio.gather(*futures), 10)
+    outcomes = await asyncio.wait_for(asyncio.gather(*futures), 60)
     assert {type(outcome) for outcome in outcomes} == {TransientError}
 
 
@@ -283,12 +283,12 @@ async def test_records_above_the_bound_wait_their_turn(monkeypatch: pytest.Monke
     assert produced == [b"0", b"1"]
     placed = SimpleNamespace(partition=lambda: 0, offset=lambda: 7, timestamp=lambda: (1, 1))
     reports[0](None, placed)
-    assert (await asyncio.wait_for(sends[0], 5)).offset == 7
+    assert (await asyncio.wait_for(sends[0], 60)).offset == 7
     assert produced == [b"0", b"1", b"2"]
     await sender.close(1)
     for waiting in sends[3:]:
         with pytest.raises(TransientError, match="not written"):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 60)
     assert produced == [b"0", b"1", b"2"]
     for unanswered in sends[1:3]:
         unanswered.cancel()
@@ -326,7 +326,7 @@ async def test_following_can_be_cancelled_in_the_middle_of_a_read(monkeypatch: p
             raise AssertionError("nothing to read")
 
     following = asyncio.ensure_future(follow())
-    assert await asyncio.to_thread(SlowReader.entered.wait, 5)
+    assert await asyncio.to_thread(SlowReader.entered.wait, 60)
     following.cancel()
     await asyncio.sleep(0.05)
     assert SlowReader.made.reading_at_close == []
@@ -349,17 +349,17 @@ async def test_a_cancelled_scan_ends_at_once() -> None:
             ended.set()
 
     scanning = asyncio.ensure_future(pool.scan(scan))
-    assert await asyncio.to_thread(began.wait, 5)
+    assert await asyncio.to_thread(began.wait, 60)
     scanning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scanning
-    assert await asyncio.to_thread(ended.wait, 5)
+    assert await asyncio.to_thread(ended.wait, 60)
     began.clear()
     stopped = asyncio.ensure_future(pool.run(scan))
-    assert await asyncio.to_thread(began.wait, 5)
+    assert await asyncio.to_thread(began.wait, 60)
     await pool.close()
     with pytest.raises(ReadStopped):
-        await asyncio.wait_for(stopped, 5)
+        await asyncio.wait_for(stopped, 60)
     with pytest.raises(ReadStopped):
         await pool.run(scan)
 
