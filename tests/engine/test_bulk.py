@@ -93,7 +93,7 @@ def test_b_killed_between_file_and_frontier_the_next_restore_is_right(
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert leftover(tmp_path).exists() == (point == "run_built")
@@ -147,7 +147,7 @@ store.build([(rows.FRONTIER_KEY, frontier.encode()), (b"sz", b"file")])
 store.ingest()
 os.kill(os.getpid(), 9)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "p0")], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "p0")], check=False, timeout=180)
     assert done.returncode == -signal.SIGKILL
     store = Store(tmp_path / "p0", Memory())
     assert held(store) == {b"sa": b"batch", b"sz": b"file"}

@@ -84,7 +84,7 @@ builder.write(Path(sys.argv[1]))
     for seed in ("1", "2"):
         path = tmp_path / seed
         env = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-c", program, str(path)], check=True, env=env, timeout=60)
+        subprocess.run([sys.executable, "-c", program, str(path)], check=True, env=env, timeout=180)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
     assert decode((tmp_path / "1").read_bytes(), 3) == made([b"a/%d" % n for n in range(500)], 3)
 

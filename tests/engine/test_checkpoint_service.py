@@ -23,7 +23,7 @@ from refold.engine.plan import Written
 from refold.engine.points import Points
 from refold.engine.store import Memory, Store
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 class Host:
@@ -235,7 +235,7 @@ async def test_a_store_that_hangs_does_not_hold_a_stop(
         run.host.commit(owner)
     began = time.monotonic()
     await run.service.last(run.host, began + 0.3)
-    # The store hangs for twenty seconds.
+    # The store hangs for a minute.
     assert 0.3 <= time.monotonic() - began < SECONDS_MAX / 2
     assert ("checkpoints_cut_short", {"partitions": [0, 1, 2]}) in run.told.events
     assert run.outcome("done") == 0

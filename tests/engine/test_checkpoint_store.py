@@ -389,7 +389,7 @@ def test_killed_between_any_two_steps_the_store_is_readable(world: World, point:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     published = CHECKPOINT.index(point) >= CHECKPOINT.index("checkpoint_after_manifest")

@@ -68,7 +68,7 @@ def test_blocks_that_rot_while_they_are_served_cost_a_restore(
 
         def right(session: str, seq: int) -> bool:
             try:
-                with urllib.request.urlopen(f"{url}/v1/sessions/{TENANT}/{session}", timeout=10) as answer:
+                with urllib.request.urlopen(f"{url}/v1/sessions/{TENANT}/{session}", timeout=60) as answer:
                     assert int(answer.headers["Refold-Seq"]) == seq
                     answers.append(answer.status)
                     return True
@@ -77,10 +77,10 @@ def test_blocks_that_rot_while_they_are_served_cost_a_restore(
                 return False
 
         for session, seq in expected.items():
-            wait_for(f"{session} to be read", lambda s=session, n=seq: right(s, n), 60)  # type: ignore[misc]
+            wait_for(f"{session} to be read", lambda s=session, n=seq: right(s, n))  # type: ignore[misc]
         assert set(answers) == {200, 503}
         traffic.send(200)
-        wait_ruled(cluster, 60)
+        wait_ruled(cluster)
         reopened = {row["partition"] for row in events(worker, "store_unreadable")}
         assert reopened == {read, written}
         steps = [

@@ -73,7 +73,7 @@ def wait_copied(cluster: Cluster, one: Worker, partitions: set[int]) -> None:
             for row in found.values()
         )
 
-    wait_for(f"{one.name} to have copies of {sorted(partitions)}", whole, 40.0, every=0.1)
+    wait_for(f"{one.name} to have copies of {sorted(partitions)}", whole, every=0.1)
 
 
 def wait_shared(cluster: Cluster, *workers: Worker) -> None:
@@ -83,7 +83,7 @@ def wait_shared(cluster: Cluster, *workers: Worker) -> None:
         live = [one.live() for one in workers]
         return all(live) and sum(map(len, live)) == cluster.partitions
 
-    wait_for("the partitions to be shared", shared, 40.0, every=0.1)
+    wait_for("the partitions to be shared", shared, every=0.1)
 
 
 def newest_state(cluster: Cluster) -> dict[bytes, tuple[int, bytes]]:

@@ -30,7 +30,7 @@ from refold.engine.validation.reading import Reading, Report
 from refold.engine.validation.service import Validations, clear, validations
 from refold.errors import StorageError, UnavailableError
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 90.0
 
 
 @pytest.fixture

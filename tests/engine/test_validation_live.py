@@ -45,7 +45,7 @@ def test_a_wrong_copy_is_found_set_aside_and_restored_and_right_ones_are_left_al
         assert outcomes == {number: "differs" if number == WRONG else "done" for number in range(4)}
         (wrong,) = (row for row in events(worker, "store_validated") if row["outcome"] == "differs")
         assert wrong["kinds"] == {"other": 1, "missing": 1, "unsaid": 1}
-        wait_for("its restore", lambda: len(events(worker, "partition_live")) == 5, 60)
+        wait_for("its restore", lambda: len(events(worker, "partition_live")) == 5)
         steps = [
             (row["partition"], row["why"])
             for row in events(worker, "partition_moved")
@@ -77,7 +77,7 @@ def wait_validated(worker: Worker, count: int) -> None:
         assert not events(worker, "validation_failed"), worker.tail()
         return len(events(worker, "store_validated")) >= count
 
-    wait_for(f"{count} validations", there, 90)
+    wait_for(f"{count} validations", there, 180)
 
 
 def harm(path: Path) -> None:
