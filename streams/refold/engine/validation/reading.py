@@ -93,7 +93,8 @@ class Reading:
             topics.history: rows.BLOCK,
             topics.generations: rows.GENERATION,
         }
-        self._until = time.monotonic() + SECONDS_MAX
+        # By both clocks: one of them stands while the machine is suspended.
+        self._until = (time.monotonic() + SECONDS_MAX, time.time() + SECONDS_MAX)
 
     def run(self) -> Report:
         """Raises :class:`Cancelled`; :class:`UnreadableStore` for a copy that cannot be read;
@@ -249,7 +250,7 @@ class Reading:
         self._turn()
         if self._stopped():
             raise Cancelled
-        if time.monotonic() > self._until:
+        if time.monotonic() > self._until[0] or time.time() > self._until[1]:
             raise UnavailableError(
                 f"validating partition {self._partition} took longer than {SECONDS_MAX / 3600:.0f} h"
             )
