@@ -292,8 +292,8 @@ class WorkerSettings(_Section):
     validate_store: bool = Field(
         True,
         description=(
-            "A copy that was on this disk at the start is compared with its changelogs once, in the background"
-            " while it is served; what differs is set aside and restored."
+            "A copy that was on this disk at the start is compared with its changelogs once, in the"
+            " background while it is served; what differs is set aside and restored."
         ),
     )
     validate_after_ms: int = Field(

@@ -17,7 +17,7 @@ from refold.engine.checkpoints.keyfilter import KEYS_MAX, Builder
 from refold.engine.store import Copy, Memory
 
 #: Keys between two looks at the clock: 5 ms. As long as they took it then waits, so that a filter of a
-#: million keys (6 s) takes half a core and not the fold's.
+#: million keys (8 s) takes half a core and not the fold's.
 CHUNK_KEYS: Final = 1_000
 
 
