@@ -19,6 +19,7 @@ from refold.client.limits import ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
 from refold.core.rendezvous import ranking
 from refold.errors import ConfigError, PermissionDenied, UnavailableError
 from refold.topology.failures import explain
+from refold.topology.lasting import lasting
 
 CLIENT_ID_PREFIX: Final = "refold"
 
@@ -54,7 +55,7 @@ class Directory:
     """Describes the inbox and the group through an AdminClient."""
 
     def __init__(self, config: dict[str, Any], group: str, inbox: str, timeout_s: float) -> None:
-        self._admin = AdminClient(config)
+        self._admin = lasting(lambda: AdminClient(config))
         self._bootstrap = str(config.get("bootstrap.servers", "?"))
         self._group = group
         self._inbox = inbox

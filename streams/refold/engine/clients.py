@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold.engine.config import EngineConfig
 from refold.engine.kafkalog import KafkaLogFilter
+from refold.topology.lasting import lasting
 
 #: librdkafka's own lines go where ours go, in our format, when a client is polled.
 LIBRDKAFKA: Final = logging.getLogger("librdkafka")
@@ -193,4 +194,5 @@ def standby_reader(config: EngineConfig) -> Consumer:
 
 
 def admin(config: EngineConfig) -> AdminClient:
-    return AdminClient(dict(config.kafka), logger=LIBRDKAFKA)
+    """For all of a worker's questions, as long as it lives."""
+    return lasting(lambda: AdminClient(dict(config.kafka), logger=LIBRDKAFKA))

@@ -1,0 +1,87 @@
+"""An admin client whose requests to the coordinator time out is replaced; what is under way is answered."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from refold.topology.lasting import RENEW_S_MIN, RETIRED_MAX, _Lasting
+
+
+class FakeAdmin:
+    """Keeps its futures open until told how they end."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def describe_consumer_groups(
+        self, groups: list[str], *, request_timeout: float
+    ) -> dict[str, Future[Any]]:
+        self.futures.append(Future())
+        return {groups[0]: self.futures[-1]}
+
+    list_consumer_group_offsets = describe_consumer_groups
+
+    def list_topics(self) -> FakeAdmin:
+        return self
+
+
+class World:
+    def __init__(self) -> None:
+        self.clients: list[FakeAdmin] = []
+        self.now = 1_000.0
+        self.admin: Any = _Lasting(self.make, lambda: self.now)  # type: ignore[arg-type]
+
+    def make(self) -> FakeAdmin:
+        self.clients.append(FakeAdmin())
+        return self.clients[-1]
+
+    def end(self, code: int) -> None:
+        """Ask the present client, and let its answer be this error."""
+        self.admin.describe_consumer_groups(["g"], request_timeout=1)
+        self.clients[-1].futures[-1].set_exception(KafkaException(KafkaError(code)))
+
+
+@pytest.mark.parametrize("call", ["describe_consumer_groups", "list_consumer_group_offsets"])
+def test_a_timeout_replaces_the_client_for_the_next_request(call: str) -> None:
+    world = World()
+    future = getattr(world.admin, call)(["g"], request_timeout=1)["g"]
+    world.clients[0].futures[0].set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    with pytest.raises(KafkaException):
+        future.result(0)
+    assert len(world.clients) == 1, "not on the thread that told of it"
+    assert world.admin.list_topics() is world.clients[1]
+
+
+def test_other_errors_and_answers_replace_nothing() -> None:
+    world = World()
+    world.end(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    world.admin.describe_consumer_groups(["g"], request_timeout=1)
+    world.clients[0].futures[-1].set_result("described")
+    assert world.admin.list_topics() is world.clients[0]
+
+
+def test_a_cluster_that_is_away_costs_a_client_every_ten_seconds_and_no_memory() -> None:
+    """Goal: renewals are spaced, and no more than the last retired ones are kept."""
+    world = World()
+    for _ in range(10):
+        world.end(KafkaError._TIMED_OUT)
+    assert len(world.clients) == 2
+    for _ in range(10):
+        world.now += RENEW_S_MIN
+        world.end(KafkaError._TIMED_OUT)
+    assert len(world.clients) == 12
+    assert len(world.admin._retired) == RETIRED_MAX
+
+
+def test_what_is_under_way_on_a_replaced_client_is_answered() -> None:
+    world = World()
+    slow = world.admin.describe_consumer_groups(["g"], request_timeout=1)["g"]
+    world.end(KafkaError._TIMED_OUT)
+    world.admin.list_topics()
+    assert world.clients[0] in world.admin._retired
+    world.clients[0].futures[0].set_result("late")
+    assert slow.result(0) == "late"
