@@ -23,6 +23,8 @@ from refold.settings import Settings
 
 #: Plays of a scenario whose fault did not strike: timing on the machine decides, so the next one may differ.
 PLAYS_MAX: Final = 3
+#: While it goes on; all of them, up to their own limit, are told at the end.
+DIFFERENCES_SAID_MAX: Final = 5
 #: Scenarios in which a worker must keep its session through what is done to it.
 SESSION_MS: Final = {
     "rolling-restart": ROLLING_SESSION_MS,
@@ -135,6 +137,9 @@ def _play(scenario: Scenario, plan: ChaosPlan, settings: Settings | None, say: S
         say(f"{scenario.name}: {found.status} in {found.seconds:.0f} s; seen: {scene.seen}")
         for text in scene.not_shown:
             say(f"    not shown: {text}")
+        if scene.compared is not None:
+            for text in scene.compared.verdict.differences[:DIFFERENCES_SAID_MAX]:
+                say(f"    {text}")
         if found.status != "not shown":
             break
     return found

@@ -23,6 +23,7 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient
 
 from refold.ops.fleet.group import DESCRIBE_S_MAX, owners
+from refold.topology.lasting import lasting
 
 #: Imports, connections and one description.
 ANSWER_S_MAX: Final = 2 * DESCRIBE_S_MAX
@@ -94,7 +95,7 @@ class GroupAsker:
 
 def _main() -> None:
     setting = json.loads(sys.stdin.readline())
-    admin = AdminClient(setting["kafka"])
+    admin = lasting(lambda: AdminClient(setting["kafka"]))
     for _ in sys.stdin:
         print(json.dumps(dict(owners(admin, setting["group"], setting["topic"]))), flush=True)
 

@@ -41,6 +41,7 @@ from refold.ops.verify.served import served_differences
 from refold.ops.verify.traffic import Traffic
 from refold.settings import Settings
 from refold.topology import Topology
+from refold.topology.lasting import lasting
 from refold.topology.names import TopicNames
 from refold.topology.spec import TopicKind
 
@@ -97,7 +98,7 @@ class Stage:
         self.settings = settings.model_copy(update={"topic_prefix": prefix, "partitions": plan.partitions})
         self.names = TopicNames(prefix)
         self.kafka: Mapping[str, Any] = {**QUIET, **settings.kafka_config("reader")}
-        self.admin = AdminClient({**QUIET, **settings.kafka_config("admin")})
+        self.admin = lasting(lambda: AdminClient({**QUIET, **settings.kafka_config("admin")}))
         self.directory = Path(tempfile.mkdtemp(prefix="refold-verify-"))
         self.fleet = Fleet(
             plan.workers, self.directory, {**self._worker_settings(bootstrap), **(extra or {})}
