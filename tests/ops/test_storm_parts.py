@@ -120,6 +120,8 @@ def test_options_change_the_plan_and_their_absence_does_not() -> None:
     for name in SABOTAGES:
         plan = plan_for(quick=False, sabotage=name)
         assert (plan.sabotage, plan.sessions, list(plan.arms)) == (name, QUICK.sessions, [POLITE])
+        assert plan.workers == 1
+        assert plan_for(quick=True, sabotage=name, workers=2).workers == 2
 
 
 @pytest.mark.parametrize("wrong", [{"hot_partitions": 7}, {"workers": 7}])

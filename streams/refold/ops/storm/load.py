@@ -40,6 +40,7 @@ class Load:
         self._texts = Texts(plan.random("restart"))
         self.sessions = [f"s{number:06d}" for number in range(plan.sessions)]
         self.sent = 0
+        self._stopping = False
 
     def key(self, session: str) -> bytes:
         return self._client.session(session).key
@@ -66,7 +67,9 @@ class Load:
         return found
 
     async def keep_on(self, arm: str, sessions: Sequence[str]) -> None:
-        """An event to each of them at once, then ``rate`` per second in turns, until cancelled."""
+        """An event to each of them at once, then ``rate`` per second in turns, until :meth:`stop`. Returns
+        when the last one is durable."""
+        self._stopping = False
         names = list(sessions)
         self._plan.random(f"order/{arm}").shuffle(names)
         for at in range(0, len(names), SLICE):
@@ -76,11 +79,17 @@ class Load:
             due = began + number / self._plan.rate
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(max(wait, POLL_S))
+            if self._stopping:
+                return
             name = names[number % len(names)]
             if number % REPEATED_EVERY == 0:
                 await self._twice(name, f"{arm}-{number}")
             else:
                 await self._say(name)
+
+    def stop(self) -> None:
+        """No further event: what is compared afterwards must not move."""
+        self._stopping = True
 
     async def _say(self, name: str) -> None:
         await self._client.session(name).append(self._texts.next(), role="user")

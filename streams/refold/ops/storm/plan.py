@@ -72,7 +72,8 @@ def plan_for(*, quick: bool, sabotage: str | None, **given: Any) -> StormPlan:
         **{name: value for name, value in given.items() if value is not None},
     )
     if sabotage is not None:
-        plan = replace(plan, arms=(POLITE,))
+        # One restart is enough to show it, of one worker where nobody asks for more.
+        plan = replace(plan, arms=(POLITE,), workers=given.get("workers") or 1)
     if plan.hot_partitions > plan.partitions:
         raise UsageError("--hot-partitions is at most the number of partitions")
     if plan.partitions < plan.workers:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from refold.ops.storm.report import ArmResult, Outcome
 from refold.ops.storm.sampling import Sampler, total
 from refold.ops.verify.judge import Verdict, judge
 from refold.ops.verify.oracle import predict
-from refold.ops.verify.quiesce import committed_offsets, log_ends
+from refold.ops.verify.quiesce import committed_offsets, log_ends, quiesce
 from refold.ops.verify.readback import read_topic
 from refold.ops.verify.served import served_differences
 from refold.settings import Settings
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 POLL_S: Final = 0.1
 #: What an arm may take beyond reading at the cap: starts of processes, on a machine that does much else.
-ARM_S_EXTRA: Final = 90.0
+ARM_S_EXTRA: Final = 120.0
 #: The fill's last events on a busy machine.
 FOLDED_S_MAX: Final = 120.0
 FOLDED_POLL_S: Final = 0.02
@@ -167,16 +167,16 @@ class _Run:
             for worker in fleet.workers:
                 worker.configure(arm.settings(self.cap, first, hot_first=self.hot_first))
                 worker.start()
-            tasks = [
-                asyncio.create_task(sampler.run()),
-                asyncio.create_task(load.keep_on(arm.name, [*hot.known, *new])),
-            ]
+            looking = asyncio.create_task(sampler.run())
+            talking = asyncio.create_task(load.keep_on(arm.name, [*hot.known, *new]))
             try:
-                await self._until_live(fleet, arm, sampler, watch, tasks, began)
+                await self._until_live(fleet, arm, sampler, watch, (looking, talking), began)
+                load.stop()
+                await talking
             finally:
-                for task in tasks:
+                for task in (looking, talking):
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.gather(looking, talking, return_exceptions=True)
         finally:
             await asyncio.to_thread(watch.close)
         after = await asyncio.to_thread(log.look)
@@ -201,7 +201,7 @@ class _Run:
         arm: Arm,
         sampler: Sampler,
         watch: LiveWatch,
-        tasks: list[asyncio.Task[None]],
+        tasks: Sequence[asyncio.Task[None]],
         began: float,
     ) -> None:
         """Until every partition and every hot session is live; what is not in time is a difference."""
@@ -234,7 +234,7 @@ class _Run:
     async def _compare(self) -> None:
         """Every session against the oracle, which knows the inbox alone."""
         names, partitions = self.names, self.plan.partitions
-        inbox = await asyncio.to_thread(read_topic, self.kafka, names.inbox, partitions)
+        inbox = await asyncio.to_thread(quiesce, self.kafka, self.admin, names.group, names.inbox, partitions)
         journal, state, rejected = await asyncio.gather(
             *(
                 asyncio.to_thread(read_topic, self.kafka, topic, partitions)
