@@ -185,6 +185,7 @@ def _exhaustive(options: argparse.Namespace, say: Callable[[str], None]) -> int:
         f" {tally.events} accepted events, {seconds} s"
     )
     say("deaths    " + ", ".join(f"{place} {count}" for place, count in tally.deaths.items()))
+    say("second    " + ", ".join(f"{place} {count}" for place, count in tally.second.items()))
     say(
         "again     " + ", ".join(f"from {offset}: {count}" for offset, count in sorted(tally.offsets.items()))
     )
@@ -197,6 +198,7 @@ def _exhaustive(options: argparse.Namespace, say: Callable[[str], None]) -> int:
             "cases": tally.cases,
             "events": tally.events,
             "deaths": tally.deaths,
+            "second_deaths": tally.second,
             "redelivered_from": dict(sorted(tally.offsets.items())),
             "seconds": seconds,
             "failures": [

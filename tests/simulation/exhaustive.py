@@ -1,9 +1,11 @@
 """Every small history: no draws, all cases.
 
 A case is a word of up to :data:`EVENTS_MAX` records, a cut of it into commits, a death at one named point of
-one commit (or of the restore at the start), and the offset from which the inbox is delivered again after the
-death: every one from the beginning to the committed one. The word goes on after the restart. Journal, state,
-history, rejected and rulings must be what a straight loop over the inbox says, as at the end of other runs.
+one commit (or of the restore at the start, or in a rebalance callback between two commits), and the offset
+from which the inbox is delivered again after the death: every one from the beginning to the committed one. In
+some the process dies once more, at a named point of the restore that follows. The word goes on after the
+restart. Journal, state, history, rejected and rulings must be what a straight loop over the inbox says, as at
+the end of other runs.
 
 Going back behind the committed offset is what an operator does by resetting the group's offset, and stronger
 than what Kafka does by itself; de-duplication (rule U), the disk that is ahead of the group then (rule Z) and
@@ -18,7 +20,8 @@ from itertools import combinations, pairwise
 from typing import Final
 
 from refold.core.envelope import Actor, Envelope
-from refold.engine.points import COMMIT, RESTORE
+from refold.engine import bulk
+from refold.engine.points import BULK, REBALANCE, RESTORE
 from refold.wire.codec import encode
 from refold.wire.envelope import encode_envelope
 
@@ -26,7 +29,7 @@ from . import seams
 from .oracle import Expected
 from .parameters import Parameters, Result
 from .placements import COMMIT_PLACES
-from .worker import Worker
+from .worker import SESSION_TIMEOUT_MS, Worker
 from .workload import TENANT, Sent
 from .world import QUIESCE_US_MAX, QUIET_STEPS, World
 
@@ -39,6 +42,10 @@ WORDS: Final = ("m", "mr", "us", "mrx", "uic", "mxfs", "uicr")
 
 #: Places in a commit at which the coordinator has decided.
 DECIDED: Final = (("in_commit", "after"), ("after_commit", ""), ("after_write_batch", ""))
+
+#: After these deaths of words up to this length, a second one in the restore.
+TWICE: Final = (("after_produce", ""), ("after_write_batch", ""))
+TWICE_EVENTS_MAX: Final = 2
 
 _KEY: Final = f"{TENANT}/a".encode()
 
@@ -95,12 +102,16 @@ class Case:
     nth: int
     #: Delivered again from here; ``None``: from the committed offset, as Kafka does.
     again_from: int | None
+    #: Where it dies again, when it comes back.
+    second: str | None = None
 
     def __str__(self) -> str:
         where = " ".join(part for part in self.place if part)
         again = "the committed offset" if self.again_from is None else f"offset {self.again_from}"
+        second = "" if self.second is None else f", and again at {self.second}"
         return (
-            f"{self.word} in lots of {self.lots}, death at {where} of commit {self.nth}, again from {again}"
+            f"{self.word} in lots of {self.lots}, death at {where} of commit {self.nth},"
+            f" again from {again}{second}"
         )
 
 
@@ -117,14 +128,19 @@ def deaths(commits: int) -> Iterator[tuple[tuple[str, str], int]]:
     for place in COMMIT_PLACES:
         for nth in range(1, commits + 2):
             yield place, nth
+    for name in REBALANCE:
+        for nth in range(1, commits + 2):
+            yield (name, ""), nth
     for name in RESTORE:
         yield (name, ""), 1
 
 
 def committed_at(lots: Sequence[int], place: tuple[str, str], nth: int) -> int:
     """The committed offset after a death there: of the lots before, and of this one once it is decided."""
-    if place[0] not in COMMIT:
+    if place[0] in RESTORE:
         return 0
+    if place[0] in REBALANCE:
+        return sum(lots[: nth - 1])
     return sum(lots[: nth - 1 if place in DECIDED else max(0, nth - 2)])
 
 
@@ -135,6 +151,9 @@ def cases(words: Sequence[str] = WORDS) -> Iterator[Case]:
                 yield Case(word, lots, place, nth, None)
                 for again in range(committed_at(lots, place, nth) + 1):
                     yield Case(word, lots, place, nth, again)
+                    if place in TWICE and len(word) <= TWICE_EVENTS_MAX:
+                        for second in (*RESTORE, *BULK):
+                            yield Case(word, lots, place, nth, again, second)
 
 
 class SmallWorld(World):
@@ -147,7 +166,7 @@ class SmallWorld(World):
         #: Lots sent so far: which commit this is. (One may need two attempts: a new member asks for one more
         #: round of the group.)
         self._told = 0
-        self.died = False
+        self.died = self.died_twice = False
         #: Offsets of records that were ruled on and are delivered once more.
         self._repeated = range(0)
         self.fetch_records_max = 0
@@ -155,6 +174,8 @@ class SmallWorld(World):
 
     def run(self) -> Result:
         with seams.installed(self.kernel, self.broker, self.trouble, self.happened):
+            # Every run is a file: the two points of one are reached.
+            bulk.FILE_BYTES_MIN = 1  # type: ignore[misc]
             try:
                 self._faults_on = False
                 self._tell()
@@ -166,7 +187,7 @@ class SmallWorld(World):
         (worker,) = self.workers
         left = records(self._case.word)
         worker.start()
-        if not self._until_quiet(worker):
+        if not self._until_quiet(worker) or not self._rebalanced(worker):
             return
         for lot in self._case.lots:
             self._told += 1
@@ -175,10 +196,40 @@ class SmallWorld(World):
                     self.topics.inbox, record.partition, record.key, record.value, record.headers
                 )
             del left[:lot]
-            if not self._until_quiet(worker):
+            if not self._until_quiet(worker) or not self._rebalanced(worker):
                 return
         if not self.report.failures:
             self._compare()
+
+    def _rebalanced(self, worker: Worker) -> bool:
+        """Between two commits: where the case is a death in a rebalance callback, cause one."""
+        if self._case.place[0] not in REBALANCE or self._told != self._case.nth - 1:
+            return True
+        group = self.broker.group
+        end, again = self.kernel.now_us + QUIESCE_US_MAX, 0
+        while not self.died:
+            if self.kernel.now_us >= again:
+                # More than once where the member was about to join by itself: then it is not told of a loss.
+                again = self.kernel.now_us + SESSION_TIMEOUT_MS * 1_000
+                self._take_away()
+            if worker.process.dead:
+                worker.start()
+            if not self._step():
+                return False
+            if self.kernel.now_us > end:
+                self.report.fail("liveness", f"{self._case}: no rebalance")
+                return False
+        group.withheld = frozenset()
+        return self._until_quiet(worker)
+
+    def _take_away(self) -> None:
+        group = self.broker.group
+        if self._case.place[0] == "on_revoke":
+            group.withheld = frozenset({0})
+            group.rebalance()
+            return
+        for member in sorted(group.members):
+            group.remove(member, "evicted")
 
     def _until_quiet(self, worker: Worker) -> bool:
         end = self.kernel.now_us + QUIESCE_US_MAX
@@ -205,8 +256,11 @@ class SmallWorld(World):
         # Its successor does the same first; here, so that an open transaction does not move the offset later.
         transactions.init(txid, self.transaction_timeout_ms, QUIESCE_US_MAX)
         offset = self._case.again_from
-        if offset is None:
+        if offset is None or self.died_twice:
             return
+        if self._case.second in BULK:
+            # A copy that is whole has nothing to read.
+            self.workers[0].disk.lose()
         committed = group.offsets.get(0)
         found = 0 if committed is None else committed.offset
         if found != committed_at(self._case.lots, self._case.place, self._case.nth):
@@ -229,6 +283,9 @@ class SmallWorld(World):
         return expected
 
     def _decide(self, worker: Worker, name: str, when: str) -> str | None:
+        if self.died and name == self._case.second and not self.died_twice:
+            self.died_twice = True
+            return "kill"
         if (name, when) != self._case.place or self.died or self._told != self._case.nth - 1:
             return None
         self.died = True
@@ -243,6 +300,8 @@ class Tally:
     cases: int = 0
     events: int = 0
     deaths: dict[str, int] = field(default_factory=dict)
+    #: Second deaths. Where nothing is committed no file is made, so not every case has one.
+    second: dict[str, int] = field(default_factory=dict)
     #: Offset from which was delivered again -> cases.
     offsets: dict[str, int] = field(default_factory=dict)
     failed: list[tuple[Case, list[str]]] = field(default_factory=list)
@@ -264,6 +323,8 @@ def run_all(words: Sequence[str] = WORDS, *, sabotage: str | None = None, failur
             again = "committed" if case.again_from is None else str(case.again_from)
             tally.deaths[where] = tally.deaths.get(where, 0) + 1
             tally.offsets[again] = tally.offsets.get(again, 0) + 1
+            if world.died_twice and case.second is not None:
+                tally.second[case.second] = tally.second.get(case.second, 0) + 1
         elif not result.failures:
             # Every case is one: a place that is not reached is a case that was not tried.
             tally.failed.append((case, ["harness: the place was not reached"]))

@@ -63,6 +63,8 @@ class Group:
         self.preparing = False
         #: Set by a fault: the next target assignment is drawn at random instead of being sticky.
         self.shuffle_next = False
+        #: Partitions that the next rounds give to nobody.
+        self.withheld: frozenset[int] = frozenset()
         self.offsets: dict[Slot, Offset] = {}
         self._pending: dict[int, dict[Slot, Offset]] = {}
         self._appended = 0
@@ -154,7 +156,7 @@ class Group:
         owner = {number: m.member_id for m in self.members.values() for number in m.owned}
         target = self._target(owner)
         for member in self.members.values():
-            mine = target[member.member_id]
+            mine = [number for number in target[member.member_id] if number not in self.withheld]
             # Cooperative: what another member still owns is given only after it was revoked there.
             member.given = frozenset(n for n in mine if owner.get(n, member.member_id) == member.member_id)
             member.generation = self.generation

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from refold.engine.points import COMMIT, RESTORE
+from refold.engine.points import BULK, COMMIT, REBALANCE, RESTORE
 
 from .__main__ import main
 from .exhaustive import EVENTS_MAX, WORDS, cases, committed_at, cuts, run_all
 
-SHORT = tuple(word for word in WORDS if len(word) <= 3)
+SHORT = ("m", "mr", "us", "mrx")
 
 
 def test_every_case_of_up_to_three_events() -> None:
@@ -20,7 +20,8 @@ def test_every_case_of_up_to_three_events() -> None:
     tally = run_all(SHORT)
     assert tally.failed == []
     assert tally.cases == sum(tally.deaths.values()) > 300
-    assert {place.split()[0] for place in tally.deaths} == set(COMMIT + RESTORE)
+    assert {place.split()[0] for place in tally.deaths} == set(COMMIT + RESTORE + REBALANCE)
+    assert set(tally.second) == set(RESTORE + BULK)
     assert set(tally.offsets) == {"committed", "0", "1", "2", "3"}
 
 
@@ -29,12 +30,14 @@ def test_the_cases_are_all_there_are() -> None:
     assert list(cuts(3)) == [(3,), (1, 2), (2, 1), (1, 1, 1)]
     assert len(list(cuts(EVENTS_MAX))) == 8
     assert max(len(word) for word in WORDS) == EVENTS_MAX
+    assert set(SHORT) < set(WORDS)
     assert committed_at((1, 2), ("after_commit", ""), 3) == 3
     assert committed_at((1, 2), ("after_produce", ""), 3) == 1
     assert committed_at((1, 2), ("in_commit", "before"), 1) == 0
     found = [case for case in cases(["mr"]) if case.lots == (1, 1) and case.nth == 3]
-    late = [case.again_from for case in found if case.place == ("after_write_batch", "")]
-    assert late == [None, 0, 1, 2]
+    late = [case for case in found if case.place == ("after_write_batch", "")]
+    assert [case.again_from for case in late if case.second is None] == [None, 0, 1, 2]
+    assert {case.second for case in late if case.again_from == 1} == {None, *RESTORE, *BULK}
 
 
 def test_no_case_is_told_twice() -> None:
