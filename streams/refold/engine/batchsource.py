@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from refold.engine import clients
 from refold.engine.chunks import Chunk
 from refold.engine.kafkaerrors import behind, is_fatal
 from refold.engine.poll import CHUNK_RECORDS, POLL_S, ROOM_WAIT_S, Flow
@@ -138,6 +139,7 @@ class BatchSource:
             self._consumer.pause(plain)
         else:
             self._consumer.resume(plain)
+            clients.wake(self._consumer, where)
 
     def _end(self, number: int, epoch: int) -> None:
         fed = self._fed.get(number)

@@ -6,10 +6,11 @@ latter in the table already).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Final
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from refold.engine.config import EngineConfig
@@ -39,6 +40,9 @@ RESTORE_PREFETCH_BYTES_MIN: Final = 128 * 1024
 #: The same for all standby partitions of a process together, which are read in the background.
 STANDBY_PREFETCH_BYTES: Final = 8 * 1024 * 1024
 STANDBY_FETCH_BYTES: Final = 1024 * 1024
+
+#: What a partition's beginning may cost the polling thread where its leader does not answer.
+WAKE_TIMEOUT_S: Final = 0.2
 
 #: A fetch that found the prefetch queue full tries again after this; the default of 1 s starves a fast fold.
 FETCH_QUEUE_BACKOFF_MS: Final = 5
@@ -138,6 +142,18 @@ def batch_reader(config: EngineConfig) -> Consumer:
         },
         logger=LIBRDKAFKA,
     )
+
+
+def wake(consumer: Consumer, where: TopicPartition) -> None:
+    """Make librdkafka fetch a partition that was just assigned to ``consumer`` at once. Blocks for one round
+    trip, at most ``WAKE_TIMEOUT_S``.
+
+    Its thread for the partition's leader looks for what to fetch when something happens on the connection, or
+    after a second: the first record of a partition that was live came 1.001 s later (measured), and comes
+    after 3 ms where something is asked of that leader. Where it does not answer, it is as before.
+    """
+    with contextlib.suppress(KafkaException):
+        consumer.get_watermark_offsets(where, timeout=WAKE_TIMEOUT_S)
 
 
 def restore_reader(config: EngineConfig) -> Consumer:

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from refold.engine import clients
 from refold.engine.chunks import Chunk, by_partition
 from refold.engine.commitmeta import read_group_meta
 from refold.engine.kafkaerrors import behind, error_of, is_fatal
@@ -343,6 +344,7 @@ class Poller:
             error = error_of(raised)
             if error is None or error.code() not in (KafkaError._STATE, KafkaError._TIMED_OUT):
                 raise
+            anew = True
             # Serve a waiting rebalance first. What this may return was polled before the rewind.
             self._take(self._consumer.consume(1, 0))
             source = self._sources.get(number)
@@ -351,6 +353,8 @@ class Poller:
             plain = [TopicPartition(self._topic, number)]
             self._consumer.incremental_unassign(plain)
             self._consumer.incremental_assign([where])
+        else:
+            anew = False
         source.fetch_epoch = fetch_epoch
         source.position = offset
         source.started = True
@@ -359,6 +363,8 @@ class Poller:
             self._consumer.pause([TopicPartition(self._topic, number)])
         else:
             self._consumer.resume([TopicPartition(self._topic, number)])
+            if anew:
+                clients.wake(self._consumer, where)
 
     def _park(self, number: int, epoch: int, fetch_epoch: int) -> None:
         source = self._sources.get(number)
