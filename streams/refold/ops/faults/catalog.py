@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from refold.ops.faults import clocks, deaths, disks, leaders, network, transactions
+from refold.ops.faults import clocks, deaths, disks, leaders, network, standbys, transactions
 from refold.ops.faults.scenario import Scenario
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -88,6 +88,12 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         "SIGTERM while a commit is on its way, SIGKILL before the drain ends",
         "as any other kill",
         deaths.in_drain,
+    ),
+    Scenario(
+        "standby-expired",
+        "a worker that keeps copies stands still for longer than tombstones stay; then the other dies",
+        "its copies are begun again before anything more is applied (rule Z), and serve after the death",
+        standbys.stopped,
     ),
     Scenario(
         "rolling-restart",
