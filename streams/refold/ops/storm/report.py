@@ -6,15 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from refold.cli.output import Output
 from refold.ops.storm.arms import Arm
 from refold.ops.storm.chart import POINTS_MAX, Line, Panel, draw
 from refold.ops.storm.curves import Live, ReadRate
 from refold.ops.storm.plan import StormPlan
 from refold.ops.storm.ratios import ratios
 from refold.ops.verify.judge import Verdict
+
+if TYPE_CHECKING:
+    from refold.cli.output import Output
 
 MB: Final = 1_000_000
 SHARES: Final = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
