@@ -1,87 +1,102 @@
-"""Jumps of one worker's wall clock, by libfaketime: days ahead, then behind.
+"""Jumps of one worker's wall clock: 400 days ahead, then three hours behind, at its start and at work.
 
-Covered is the wall clock of the whole worker process (Python, librdkafka, RocksDB). Not covered: the
-monotonic clock, which does not jump; the clocks of brokers and producers, because topics carry the broker's
-append time.
+The clock is the one that Python code sees (``time.time``, ``time.time_ns``): a ``sitecustomize`` module,
+which the worker's interpreter finds, adds an offset from a file. Not covered: the clocks inside of
+librdkafka and RocksDB, which decide nothing of ours; the monotonic clock, which does not jump; those of
+brokers and producers, because topics carry the broker's append time. (libfaketime will not do: it fakes the
+time by which librdkafka computes the end of a timed wait, but not the wait, which lasts as long as the
+jump; measured.)
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-from pathlib import Path
-from typing import Final
+import os
+from typing import Any, Final
 
-from refold.ops.faults.scenario import Scene, log_rows, log_size, told
-from refold.ops.fleet import WorkerProcess
+from refold.ops.faults.scenario import Scene, log_size, told
 
-LIBRARIES: Final = (
-    "/usr/lib/*/faketime/libfaketimeMT.so.1",
-    "/usr/lib/faketime/libfaketimeMT.so.1",
-    "/usr/lib64/faketime/libfaketimeMT.so.1",
-)
 #: Beyond any `delete.retention.ms` of ours: a local copy that old may have missed deletions (rule Z).
 AHEAD_DAYS: Final = 400
 BEHIND_HOURS: Final = 3
-#: The worker's clock must be seen this far off.
-OFF_S_MIN: Final = 3_600.0
+STOP_S_MAX: Final = 25.0
 VICTIM: Final = "w0"
 
+#: The environment variable that names the file with the offset, in seconds.
+OFFSET_FILE: Final = "VERIFY_CLOCK_OFFSET_FILE"
 
-def _library() -> Path | None:
-    return next((path for text in LIBRARIES for path in sorted(Path("/").glob(text[1:]))), None)
+#: A partial write cannot be read: the file is replaced, never changed.
+SITECUSTOMIZE: Final = f'''
+import os, time
 
+_time, _time_ns, _path = time.time, time.time_ns, os.environ["{OFFSET_FILE}"]
 
-def unavailable() -> str | None:
-    return None if _library() else "needs libfaketime (Debian: apt install libfaketime)"
+def _offset():
+    with open(_path) as file:
+        return int(file.read())
 
-
-def _off_s(worker: WorkerProcess, since: int) -> float | None:
-    """How far the clock of the worker's last log line is from ours."""
-    stamps = [row["timestamp"] for row in log_rows(worker, since) if "timestamp" in row]
-    if not stamps:
-        return None
-    return (dt.datetime.fromisoformat(stamps[-1]) - dt.datetime.now(dt.UTC)).total_seconds()
+time.time = lambda: _time() + _offset()
+time.time_ns = lambda: _time_ns() + _offset() * 1_000_000_000
+'''
 
 
 async def jump(scene: Scene) -> None:
-    """Ahead while it works, a kill, ahead at its start; then back, behind the true time, and a kill again."""
+    """Each start finds a local copy of a time that cannot be: 400 days old, then of the far future."""
     stage = scene.stage()
     worker = stage.worker(VICTIM)
-    offset = scene.directory / "offset"
-    offset.write_text("+0\n")
+    path, offset = scene.directory / "python", scene.directory / "offset"
+    path.mkdir()
+    (path / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    there = os.environ.get("PYTHONPATH")
     worker.configure(
         {
-            "LD_PRELOAD": str(_library()),
-            "FAKETIME_TIMESTAMP_FILE": str(offset),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "PYTHONPATH": os.pathsep.join([str(path), there] if there else [str(path)]),
+            OFFSET_FILE: str(offset),
         }
     )
 
-    async def to(text: str) -> float:
-        """Jump, commit under the new time, be killed, start; how far the clock was off."""
+    def now_off_by(seconds: int) -> None:
         partial = offset.with_suffix(".new")
-        partial.write_text(text + "\n")
+        partial.write_text(str(seconds))
         partial.replace(offset)
-        owned = await scene.until(
-            "the worker with the false clock owns something", lambda: stage.owned(VICTIM)
-        )
+
+    async def committed() -> tuple[int, ...]:
+        owned: tuple[int, ...] = await scene.until("the victim owns something", lambda: stage.owned(VICTIM))
         ticket = stage.watch.died(owned)
-        await scene.until("it committed under the new time", lambda: stage.watch.recovered_ms(ticket))
+        await scene.until("its partitions go on", lambda: stage.watch.recovered_ms(ticket))
+        return owned
+
+    async def start_off_by(seconds: int) -> Any:
+        """Stop in order, let the others commit for its partitions, start under the new time; why its copy was
+        set aside."""
+        owned = await committed()
         scene.held.add(VICTIM)
+        worker.tell_to_stop()
+        await asyncio.to_thread(worker.wait_stopped, STOP_S_MAX)
+        await scene.until("the others own its partitions", lambda: not stage.owned(VICTIM))
+        ticket = stage.watch.died(owned)
+        await scene.until("the others committed there", lambda: stage.watch.recovered_ms(ticket))
+        now_off_by(seconds)
         since = log_size(worker)
-        await asyncio.to_thread(worker.kill)
         worker.start()
         scene.held.discard(VICTIM)
-        await scene.until("it served again", lambda: told(worker, "partition_live", since))
-        return _off_s(worker, since) or 0.0
+        row = await scene.until(
+            "its copy was set aside", lambda: told(worker, "local_store_set_aside", since)
+        )
+        return row["reason"]
 
+    now_off_by(0)
     async with stage, scene.acting(stage):
-        scene.seen["ahead_s"] = round(await to(f"+{AHEAD_DAYS}d"))
-        aside = told(worker, "local_store_set_aside")
-        scene.seen["set_aside"] = None if aside is None else aside.get("reason")
-        scene.seen["behind_s"] = round(await to(f"-{BEHIND_HOURS}h"))
+        scene.seen["at_a_start_400_days_ahead"] = await start_off_by(AHEAD_DAYS * 86_400)
+        scene.seen["at_a_start_back_again"] = await start_off_by(-BEHIND_HOURS * 3_600)
+        for seconds in (AHEAD_DAYS * 86_400, -BEHIND_HOURS * 3_600, 0):
+            # While it works: nothing is to be seen of it but that it goes on.
+            await committed()
+            now_off_by(seconds)
+            await committed()
+            scene.seen["jumps_at_work"] = scene.seen.get("jumps_at_work", 0) + 1
         await scene.until_ready(stage)
-    scene.gate(scene.seen.get("ahead_s", 0) > OFF_S_MIN, "the worker's clock was ahead")
-    scene.gate(scene.seen.get("behind_s", 0) < -OFF_S_MIN, "the worker's clock was behind")
+    starts = ("at_a_start_400_days_ahead", "at_a_start_back_again")
+    too_old = all(scene.seen.get(name) == "too_old" for name in starts)
+    scene.gate(too_old, "its copy counted as too old (rule Z)")
+    scene.gate(scene.seen.get("jumps_at_work") == 3, "it went on after each of three jumps")
