@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.checkpoint_world import PARTITION, World, frontier
+from engine.checkpoint_world import KEYS, PARTITION, World, frontier
 from engine.test_checkpoint_store import restored
 from refold.engine.checkpoints.remote import Remote
 from refold.engine.checkpoints.retention import PRUNE_AGE_MS
@@ -63,6 +63,9 @@ def test_published_incrementally_restored_pruned(world: World) -> None:
     assert restored(world)[0] == frontier(202)
     stored = world.remote.files(PARTITION)
     assert all(one.modified_ms is not None for one in stored.values())
+    found = world.remote.key_filter(world.remote.manifest(PARTITION, str(third.checkpoint)))
+    assert found is not None
+    assert (found.holds(b"a/0"), found.holds(b"b/never"), found.keys) == (True, False, KEYS)
     world.now_ms += PRUNE_AGE_MS + 60_000
     assert len(world.publish(keep=2).pruned.files) > 0
     assert len(world.remote.files(PARTITION)) < len(stored)

@@ -189,14 +189,16 @@ class Validations:
         note = rows.Validated(report.state_topic, report.state_next).encode()
         try:
             await self._host.on_disk(lambda: written.store.put_note(rows.VALIDATED_KEY, note))
-        except StorageError as error:
-            # Given up meanwhile, or about to be restored for it: then it is validated again.
+        except (StorageError, RuntimeError) as error:
+            # Given up meanwhile, about to be restored for it, or the worker stops: then it is validated again.
             self._log.info("validation_not_noted", partition=owner.number, error=str(error))
         written.unproved = False
         self._count("done")
         self._log.info("store_validated", outcome="done", **facts)
 
     def _failed(self, number: int, error: Exception) -> None:
+        if self._stopped.is_set():
+            return
         self._count("failed")
         self._again_at = time.monotonic() + RETRY_S
         text = (
