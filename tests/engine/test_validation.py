@@ -353,7 +353,7 @@ async def test_restores_come_first_and_a_partition_that_leaves_ends_it(
     reads = 0
     run = start()
     owner = run.host.live(PARTITION, written)
-    await run.until(lambda: not run.service._turn.is_set())
+    await run.until(lambda: reads == 3 and not run.service._turn.is_set())
     await asyncio.sleep(0.1)
     assert reads == 3
     owner.cancelled.set()

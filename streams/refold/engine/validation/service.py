@@ -190,7 +190,7 @@ class Validations:
         try:
             await self._host.on_disk(lambda: written.store.put_note(rows.VALIDATED_KEY, note))
         except (StorageError, RuntimeError) as error:
-            # Given up meanwhile, about to be restored for it, or the worker stops: then it is validated again.
+            # Given up meanwhile, about to be restored for it, or the worker stops: validated again then.
             self._log.info("validation_not_noted", partition=owner.number, error=str(error))
         written.unproved = False
         self._count("done")
