@@ -90,7 +90,7 @@ SUITES: tuple[Suite, ...] = (
     Suite("deploy", 130, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI", aside=True),
     Suite("badinput", 80, ("badinput/*",), "every bad record, foreign partitioners, bad surroundings"),
     Suite("crash", 300, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
-    Suite("plug", 160, ("plug/*",), "SIGKILL on a real RocksDB, in process and on real workers"),
+    Suite("plug", 140, ("plug/*",), "SIGKILL on a real RocksDB, in process and on real workers"),
     Suite("engine", 370, ("engine/*", "agents/*"), "the worker on a real Kafka"),
     Suite("chaos", 240, ("ops/verify/*",), "short runs of chaos and storm, their sabotages, the oracle"),
     Suite("effects", 250, ("ops/test_effects_runs*",), "agents killed at every boundary, every sabotage"),
