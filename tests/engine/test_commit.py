@@ -391,6 +391,23 @@ def test_a_fenced_inside_a_system_error_is_fenced_all_the_same(bench: Bench) -> 
         bench.commit()
 
 
+@pytest.mark.parametrize("final", [True, False])
+def test_a_an_error_that_the_client_lost_is_what_the_abort_says(bench: Bench, final: bool) -> None:
+    """confluent-kafka lost a fatal error on its way out of flush (seen: a fenced worker under `verify
+    faults` ended as if refold were at fault). Fenced where the abort says so, else aborted."""
+    bench.fold(event(1))
+    lost = SystemError(
+        "<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception"
+    )
+    bench.producer.script = {"flush": [lost]}
+    if final:
+        bench.producer.script["abort"] = [kafka_error(KafkaError._FENCED, fatal=True)]
+        with pytest.raises(FencedError):
+            bench.commit()
+    else:
+        assert isinstance(bench.commit(), Aborted)
+
+
 def test_a_an_abort_that_fails_is_final(bench: Bench) -> None:
     bench.fold(event(1))
     bench.producer.script = {

@@ -150,7 +150,11 @@ class Transactor:
             except (KafkaException, SystemError) as raised:
                 found = behind(raised)
                 if found is None:
-                    raise
+                    # "flush returned NULL without setting an exception" (seen when fenced): the error is
+                    # lost, and the abort has librdkafka say whether it was final.
+                    self._metadata_after = time.monotonic()
+                    self._abort(overlay)
+                    return Aborted(f"confluent-kafka lost the producer's error: {raised}")
                 error = error_of(found)
                 if error is None:
                     raise InvariantViolation(
