@@ -10,10 +10,11 @@ from refold.ops.fleet.asker import GroupAsker
 from refold.ops.fleet.death import IN_FLIGHT_POINTS, Death, DeathKind, Reaper
 from refold.ops.fleet.group import owners
 from refold.ops.fleet.journalwatch import JournalWatch
-from refold.ops.fleet.worker import Fleet, WorkerProcess
+from refold.ops.fleet.worker import READY_S_MAX, Fleet, WorkerProcess
 
 __all__ = [
     "IN_FLIGHT_POINTS",
+    "READY_S_MAX",
     "Death",
     "DeathKind",
     "Fleet",
