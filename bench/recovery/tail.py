@@ -57,7 +57,12 @@ def run(stack: Stack, *, sessions: int, history: int, tail: int, rounds: int) ->
     for grown in (history, 9 * history):
         fold(grown, {**url, **OFTEN}, checkpoint=True)
         fold(tail, {}, checkpoint=False)
-        lives = [restore(stack, {**url, **SELDOM}) for _ in range(rounds)]
+        lives = []
+        for number in range(rounds):
+            # Of a copy: a worker that is stopped checkpoints first, and the next round would have no tail.
+            copy = directory.with_name(f"checkpoints-{grown}-{number}")
+            shutil.copytree(directory, copy)
+            lives.append(restore(stack, {**SELDOM, "REFOLD_WORKER__CHECKPOINT_URL": f"file://{copy}"}))
         without = restore(stack, {})
         row = {
             "events": stack.inbox_end(),
