@@ -29,7 +29,7 @@ from typing import Any, Final, Self, get_args
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from refold.errors import UnavailableError
+from refold.errors import TransientError, UnavailableError
 from refold.ops.fleet import READY_S_MAX, Fleet, GroupAsker, JournalWatch, WorkerProcess
 from refold.ops.verify.aborted import aborted_transactions
 from refold.ops.verify.judge import Verdict, judge
@@ -56,6 +56,7 @@ IN_SYNC_MIN: Final = 2
 REVIVALS_MAX: Final = 40
 #: Until every partition has an owner again, after everything was folded.
 OWNERS_S_MAX: Final = 30.0
+CREATE_S_MAX: Final = 60.0
 POLL_S: Final = 0.25
 
 #: Lost connections are what runs are about: librdkafka's lines of them say nothing. From "critical" on.
@@ -132,7 +133,7 @@ class Stage:
 
     async def __aenter__(self) -> Self:
         try:
-            await asyncio.to_thread(self._topology().apply, self.settings)
+            await self._create()
             self.watch  # noqa: B018 - it begins to watch
             self.say(
                 f"seed {self.plan.seed}: {self.plan.workers} workers, {self.plan.sessions} sessions, "
@@ -227,6 +228,19 @@ class Stage:
         return next(worker for worker in self.fleet.workers if worker.name == name)
 
     # -- inside -------------------------------------------------------------------------------------
+
+    async def _create(self) -> None:
+        """The topics. Leaders of a cluster that has just started settle for a while. Raises what it refuses."""
+        deadline = time.monotonic() + CREATE_S_MAX
+        while True:
+            try:
+                await asyncio.to_thread(self._topology().apply, self.settings)
+            except TransientError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(POLL_S)
+            else:
+                return
 
     async def _all_owners(self) -> Mapping[int, str]:
         """Asked again while the coordinator cannot say: it may have moved a moment ago."""
