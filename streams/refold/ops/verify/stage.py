@@ -230,7 +230,7 @@ class Stage:
     # -- inside -------------------------------------------------------------------------------------
 
     async def _create(self) -> None:
-        """The topics. Leaders of a cluster that has just started settle for a while. Raises what it refuses."""
+        """The topics; leaders of a cluster that has just started settle first. Raises what it refuses."""
         deadline = time.monotonic() + CREATE_S_MAX
         while True:
             try:
