@@ -23,7 +23,6 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient
 
 from refold.ops.fleet.group import DESCRIBE_S_MAX, owners
-from refold.topology.lasting import lasting
 
 #: Imports, connections and one description.
 ANSWER_S_MAX: Final = 2 * DESCRIBE_S_MAX
@@ -95,9 +94,13 @@ class GroupAsker:
 
 def _main() -> None:
     setting = json.loads(sys.stdin.readline())
-    admin = lasting(lambda: AdminClient(setting["kafka"]))
+    admin = AdminClient(setting["kafka"])
     for _ in sys.stdin:
-        print(json.dumps(dict(owners(admin, setting["group"], setting["topic"]))), flush=True)
+        found = owners(admin, setting["group"], setting["topic"])
+        if not found:
+            # It may never get through to a coordinator again that was away (refold.topology.lasting).
+            admin = AdminClient(setting["kafka"])
+        print(json.dumps(dict(found)), flush=True)
 
 
 if __name__ == "__main__":

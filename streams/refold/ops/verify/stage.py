@@ -55,7 +55,7 @@ IN_SYNC_MIN: Final = 2
 #: starts besides: they meet the next leader's move.
 REVIVALS_MAX: Final = 40
 #: Until every partition has an owner again, after everything was folded.
-OWNERS_S_MAX: Final = 30.0
+OWNERS_S_MAX: Final = 90.0
 CREATE_S_MAX: Final = 60.0
 POLL_S: Final = 0.25
 
