@@ -446,6 +446,7 @@ async def test_many_followers_of_many_generations_lose_nothing(rf: Refold) -> No
             if number % 50 == 0:
                 await asyncio.sleep(0.05)
         assert sequence(frames) == [(1, n) for n in range(1, len(frames))]
+        assert (frames[-1].state, frames[-1].error) == ("finished", None)
         return joined(frames)
 
     texts = await asyncio.gather(*(one(number) for number in range(200)))

@@ -21,7 +21,7 @@ from refold.errors import StorageError
 #: A start writes about 1 MB, and index files are sparse 10 MiB each. Kafka stops the whole node when a
 #: log directory fails, so it is not worth starting below this.
 DISK_FREE_BYTES_MIN: Final = 64 * 1024 * 1024
-FORMAT_S_MAX: Final = 60
+FORMAT_S_MAX: Final = 180
 
 
 def prepare(layout: Layout) -> None:
