@@ -40,7 +40,8 @@ def measure(part: str, stack: Stack, options: argparse.Namespace) -> dict[str, A
             return hot.run(stack, sizes, kill=not quick)
         case "tail":
             history = 1_000 if quick else options.history
-            sessions, rounds = (200, 1) if quick else (2_000, options.rounds)
+            # Three windows of messages per session before the first checkpoint: its state grows no more.
+            sessions, rounds = history // 60, 1 if quick else options.rounds
             return tail.run(stack, sessions=sessions, history=history, tail=history // 20, rounds=rounds)
         case _:
             count, sessions = (500, 100) if quick else (100_000, 20_000)

@@ -1,4 +1,5 @@
-"""Part e: the disk is lost, a checkpoint is not. The same sessions, the same tail, ten times the history.
+"""Part e: the disk is lost, a checkpoint is not. The same sessions, the same tail, ten times the history (and
+no more state: the sessions' windows are full before the first checkpoint).
 
 From the worker's assignment to all partitions live, with the checkpoint store and without.
 """
