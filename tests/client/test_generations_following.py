@@ -212,6 +212,32 @@ async def test_one_track_serves_all_and_goes_with_the_last(hub: Hub) -> None:
     await hub.close()
 
 
+async def test_what_is_delivered_before_the_place_is_known_is_read_from_the_topic(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: no gap between topic and feed where the feed's thread is ahead of the loop (a busy machine): it
+    has told where it begins and delivered what came, before the task that asked is woken."""
+
+    async def add(self: FakeFeed, partition: int) -> int:
+        self.partitions.add(partition)
+        # Of the assignment before, then of this one.
+        deliver((8, batch(8, "old")))
+        deliver((10, begin()), (11, batch(1, "a")))
+        return self.end
+
+    monkeypatch.setattr(FakeFeed, "add", add)
+    source = Log([])
+    source.placed = [(begin(), 10, 1_000), (batch(1, "a"), 11, 1_000)]
+    hub.backfills.page = lambda *place: source.read(place[3], place[4])  # type: ignore[method-assign, assignment]
+    async with hub.track(KEY, G, 0, 10) as track:
+        deliver((12, batch(2, "b")))
+        while not track.loaded:
+            await track.changed()
+        assert joined([f for _, f in track.ring.since(0)]) == "ab"
+        assert source.reads[0] == (10, 12)
+    await hub.close()
+
+
 async def test_records_of_others_and_broken_ones_are_passed_over(hub: Hub) -> None:
     async with hub.track(KEY, G, 0, 10) as track:
         deliver((10, begin()), key=b"t/other")

@@ -40,6 +40,9 @@ class Hub:
         #: Partition → next offset the live feed will deliver.
         self._live: dict[int, int] = {}
         self._adding: dict[int, asyncio.Task[None]] = {}
+        #: Of a partition being added: where what came before the answer to that ended. It is dropped, because
+        #: nobody's place is known yet, and whoever follows reads it from the topic.
+        self._ahead: dict[int, int] = {}
         self._tracks: dict[TrackId, Track] = {}
         self._by_key: dict[bytes, dict[str, Track]] = {}
         self._lingering: dict[TrackId, asyncio.TimerHandle] = {}
@@ -119,7 +122,14 @@ class Hub:
     async def _add(self, partition: int) -> None:
         if self._feed is None or not self._feed.alive:
             self._feed = Feed(self._config, self._topic, self._deliver, self._broken)
-        self._live[partition] = await self._feed.add(partition)
+        self._ahead[partition] = 0
+        try:
+            begin = await self._feed.add(partition)
+            # The feed's thread may deliver before this task is woken; what an assignment before this one left
+            # behind lies in front of the beginning.
+            self._live[partition] = max(begin, self._ahead[partition])
+        finally:
+            del self._ahead[partition]
 
     def _release(self, partition: int) -> None:
         used = any(track.partition == partition for track in self._tracks.values())
@@ -170,8 +180,11 @@ class Hub:
     def _deliver(self, records: Records) -> None:
         for message in records:
             partition, offset = message.partition() or 0, message.offset() or 0
-            if offset < self._live.get(partition, offset + 1):
-                continue  # Removed, or of an assignment before the present one.
+            live = self._live.get(partition)
+            if live is None and partition in self._ahead:
+                self._ahead[partition] = offset + 1
+            if live is None or offset < live:
+                continue  # Not begun or removed, or of an assignment before the present one.
             self._live[partition] = offset + 1
             key, value = message.key(), message.value()
             tracks = self._by_key.get(key)
