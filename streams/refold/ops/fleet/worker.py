@@ -28,11 +28,11 @@ from refold.errors import FencedError, TransientError, UnavailableError
 READY_S_MAX: Final = 60.0
 #: How often a condition about a process is looked at. Ten looks a second cost nothing.
 POLL_S: Final = 0.1
-#: Ends after which whoever supervises a worker starts it again: fenced, cluster away, try again; and
-#: librdkafka's own SIGABRT, when a coordinator goes away under a request of the admin client (issue 4605).
-RESTARTED: Final = frozenset(
-    {FencedError.exit_code, UnavailableError.exit_code, TransientError.exit_code, -signal.SIGABRT}
-)
+#: Ends after which whoever supervises a worker starts it again: fenced, cluster away, try again.
+RESTARTED: Final = frozenset({FencedError.exit_code, UnavailableError.exit_code, TransientError.exit_code})
+#: librdkafka's own ends when a coordinator goes away under a request of the admin client: it uses freed
+#: memory, and notices it (SIGABRT) or not (issue 4605). Hidden only where brokers go away on purpose.
+CRASHED: Final = frozenset({-signal.SIGABRT, -signal.SIGSEGV})
 #: More of them in one life of a fleet is no accident any more.
 REVIVALS_MAX: Final = 5
 #: What is quoted of a worker's log when it does not start.
@@ -53,6 +53,7 @@ class WorkerProcess:
         self.exit_codes: list[int] = []
         self.revivals = 0
         self.revivals_max = REVIVALS_MAX
+        self.restarted = RESTARTED
         self._detached = detached
         self._watchdog: Watchdog | None = None
         self._settings = {
@@ -97,7 +98,11 @@ class WorkerProcess:
     def revive(self) -> int | None:
         """Do what a supervisor does: start a worker again that ended by itself in one of the ways in
         ``RESTARTED``. Its exit code, or ``None`` when there is nothing to do or it must not be hidden."""
-        if self.process is None or self.process.poll() not in RESTARTED or self.revivals >= self.revivals_max:
+        if (
+            self.process is None
+            or self.process.poll() not in self.restarted
+            or self.revivals >= self.revivals_max
+        ):
             return None
         code = self.wait_end(0)
         self.revivals += 1

@@ -31,6 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold.errors import TransientError, UnavailableError
 from refold.ops.fleet import READY_S_MAX, Fleet, GroupAsker, JournalWatch, WorkerProcess
+from refold.ops.fleet.worker import CRASHED, RESTARTED
 from refold.ops.verify.aborted import aborted_transactions
 from refold.ops.verify.judge import Verdict, judge
 from refold.ops.verify.oracle import predict
@@ -107,6 +108,7 @@ class Stage:
         if copies > 1:
             for worker in self.fleet.workers:
                 worker.revivals_max = REVIVALS_MAX
+                worker.restarted = RESTARTED | CRASHED
         self._asker = GroupAsker(
             {**QUIET, **settings.kafka_config("admin")}, self.names.group, self.names.inbox
         )
