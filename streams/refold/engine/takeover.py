@@ -112,7 +112,7 @@ class Cluster:
                 raise self._explained(tp.error, "reading the committed offset")
         inbox = found[topics.inbox]
         return Committed(
-            max(inbox.offset, -1), CommitMeta.parse(inbox.metadata), max(found[topics.batches].offset, -1)
+            max(inbox.offset, -1), CommitMeta.parse(inbox.metadata, inbox.offset), max(found[topics.batches].offset, -1)
         )
 
     def stable_offset(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> Committed:
