@@ -87,7 +87,11 @@ class OwnerView(Protocol):
     def partition_of(self, key: bytes) -> int:
         """The partition a record key maps to under the live slot map."""
 
-    def status(self, partition: int) -> PartitionStatus: ...
+    def status(self, partition: int) -> PartitionStatus:
+        """``live``: also of one that is still restored and serves the sessions it knows."""
+
+    def session_status(self, key: bytes) -> PartitionStatus:
+        """Of its partition; ``restoring`` as well while a live one does not know the session yet."""
 
     def retry_after_s(self, partition: int) -> float:
         """Estimate, in seconds, until a waiting or restoring partition is live; at least 0.05."""

@@ -79,8 +79,9 @@ class CommitMeta:
             return replace(meta, beyond=Beyond.decode(offset, row["beyond"]))
         except (ValueError, TypeError):
             raise ConfigError(
-                f"the metadata of committed offset {offset} says that records after it were handled, in a form"
-                " that this version does not know: a newer worker has written it. Start that version again"
+                f"the metadata of committed offset {offset} says that records after it were handled, in a"
+                " form that this version does not know: a newer worker has written it. Start that version"
+                " again"
             ) from None
 
 

@@ -13,9 +13,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
-from refold.engine.admission import Turns, plan
+from refold.engine.admission import Turns, background, plan
 from refold.engine.assignment import Assignment, Partition
 from refold.engine.batchsource import BatchSource
 from refold.engine.cache import SessionCache
@@ -34,6 +35,7 @@ from refold.engine.rulings import RulingBook
 from refold.engine.standby.service import Standbys
 from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
+from refold.engine.warming.warmer import Warmer
 from refold.errors import StorageError, TransientError, UnavailableError
 
 #: A revoke waits for the commit in flight; that one is bounded, and this adds its abort and some closing.
@@ -103,6 +105,10 @@ class Ownership(ABC):
         self.on_ownership: Callable[[Sequence[int]], Awaitable[None]] = _no_hook
         #: Where chunks go: the transport's queue.
         self.on_chunks: Callable[[list[Chunk]], None] = _no_chunks
+
+    @abstractmethod
+    def _known_more(self, owner: Partition) -> None:
+        """More sessions of the partition are known: fold what waits for them."""
 
     @abstractmethod
     def _let_go(self) -> None:
@@ -299,13 +305,16 @@ class Ownership(ABC):
         except Cancelled:
             return
         owner.written = restored.written
-        owner.position = owner.committed = restored.offset
+        owner.begin(restored.offset, restored.beyond)
         owner.batches_position = owner.batches_committed = restored.batches
         self._metrics.count("refold_restores_total", outcome="done")
         self._metrics.count("refold_restore_records_total", restored.records)
         self._metrics.observe("refold_takeover_wait_seconds", restored.waited_s)
         if restored.set_aside is not None:
             self._metrics.count("refold_store_dead_opens_total", reason=restored.set_aside)
+        if restored.warmer is not None:
+            await self._serve(owner, restored, restored.warmer)
+            return
         if restored.claim:
             await self._claim_until_done(owner)
         if owner.cancelled.is_set() or owner.written is not restored.written:
@@ -313,6 +322,10 @@ class Ownership(ABC):
             return
         restored.written.store.on_unreadable = lambda error: self._unreadable(owner, restored.written, error)
         self.book.open(owner.number, restored.offset)
+        self._live(owner, restored)
+        self._feed(owner, restored)
+
+    def _live(self, owner: Partition, restored: Restored) -> None:
         owner.progress = 1.0
         self._move(owner, State.LIVE)
         seconds = time.monotonic() - owner.restoring_since
@@ -326,8 +339,91 @@ class Ownership(ABC):
             seconds=round(seconds, 3),
             waited_seconds=round(restored.waited_s, 3),
         )
+
+    def _feed(self, owner: Partition, restored: Restored) -> None:
         self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, restored.offset)
         self.batches.begin(owner.number, owner.epoch, owner.fetch_epoch, restored.batches)
+
+    async def _serve(self, owner: Partition, restored: Restored, warmer: Warmer) -> None:
+        """RESTORING, fed, and read on in the background until it is LIVE (rule H2)."""
+        ticket = owner.ticket
+        try:
+            if restored.claim:
+                await self._claim_until_done(owner)
+            if self._gone(owner, restored):
+                return
+            owner.warming = warmer.unread
+            owner.begin(restored.offset, restored.beyond)
+            restored.written.store.on_unreadable = lambda error: self._unreadable(
+                owner, restored.written, error
+            )
+            self.book.open(owner.number, restored.offset)
+            seconds = time.monotonic() - owner.restoring_since
+            self._metrics.observe("refold_restore_served_seconds", seconds)
+            self._log.info(
+                "partition_served",
+                partition=owner.number,
+                offset=restored.offset,
+                unread=warmer.unread.high - warmer.unread.low,
+                seconds=round(seconds, 3),
+            )
+            self._feed(owner, restored)
+            await self._warm(owner, restored, warmer)
+        except Cancelled:
+            return
+        finally:
+            owner.ticket = ticket
+            await self._loop.run_in_executor(self._restore_pool, warmer.close)
+        if self._gone(owner, restored):
+            return
+        self._metrics.count("refold_restore_records_total", warmer.records - restored.records)
+        owner.warming = None
+        self._live(owner, restored)
+        self._known_more(owner)
+
+    @staticmethod
+    def _gone(owner: Partition, restored: Restored) -> bool:
+        """Taken away meanwhile, or a commit's disk write failed and another task restores it again."""
+        return (
+            owner.cancelled.is_set()
+            or owner.written is not restored.written
+            or owner.state is not State.RESTORING
+        )
+
+    async def _warm(self, owner: Partition, restored: Restored, warmer: Warmer) -> None:
+        """Range after range, each in a turn of its own and after all restores that serve nothing yet.
+
+        Raises :class:`Cancelled`, and what the restore of a partition raises.
+        """
+        owner.ticket = replace(owner.ticket, rank=background(owner.ticket.rank))
+        limit_s = self.config.takeover_stall_ms_max / 1000
+        until = time.monotonic() + limit_s
+        while True:
+            if self._gone(owner, restored):
+                raise Cancelled
+            await self._turns.take(owner.ticket.rank)
+            with self._turns.held():
+                if self._gone(owner, restored):
+                    raise Cancelled
+                try:
+                    done = await self._loop.run_in_executor(self._restore_pool, warmer.step)
+                except (TransientError, UnavailableError) as error:
+                    self._metrics.count("refold_restores_total", outcome="failed")
+                    if time.monotonic() > until:
+                        raise
+                    self._log.warning("restore_again", partition=owner.number, error=str(error))
+                    done = None
+                except UnreadableStore as error:
+                    self.distrust(owner, restored.written, error, Reopened.READ)
+                    raise Cancelled from None
+            if done is None:
+                await asyncio.sleep(RESTORE_AGAIN_S)
+                continue
+            if done:
+                return
+            until = time.monotonic() + limit_s
+            owner.progress = warmer.progress
+            self._known_more(owner)
 
     async def _jitter(self, owner: Partition) -> None:
         """Spread restores, scaled by how much is missing here: a warm disk does not wait."""
@@ -429,7 +525,7 @@ class Ownership(ABC):
         """Close and restore a live partition whose store ``written`` was found bad; nothing where it is
         another one by now."""
         now = self.assignment.get(owner.number)
-        if now is owner and owner.written is written and owner.state is State.LIVE:
+        if now is owner and owner.written is written and owner.fed:
             self._reopen(owner.number, error, why)
 
     def _unreadable(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
@@ -470,7 +566,13 @@ class Ownership(ABC):
         written = owner.written
         if self.inflight is None:
             owner.written = None
-        owner.task = self._spawn(self._bring_up(owner, broken=written, aside=aside))
+        reading: asyncio.Task[None] | None = None
+        if owner.warming is not None:
+            # Served while it was restored: the reader must have let go of the disk.
+            reading = owner.task
+            self._turns.withdraw(owner.ticket.rank)
+        owner.warming = owner.parking = None
+        owner.task = self._spawn(self._bring_up(owner, after=reading, broken=written, aside=aside))
 
 
 async def _no_hook(_numbers: Sequence[int]) -> None:

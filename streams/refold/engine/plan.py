@@ -10,6 +10,7 @@ from confluent_kafka import Message
 from refold.engine import rows
 from refold.engine.history import Tail
 from refold.engine.overlay import PartitionOverlay
+from refold.engine.rows import Frontier
 from refold.engine.store import Batch, Store
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Plan:
     blocks: dict[bytes, bytes | None] = field(default_factory=dict)
     tails: dict[bytes, Tail] = field(default_factory=dict)
     #: As :meth:`batch` has written it.
-    frontier: rows.Frontier | None = None
+    frontier: Frontier | None = None
 
     def learn(self, written: Written) -> None:
         """What the acknowledgements say of where the changelogs and the journal are now."""

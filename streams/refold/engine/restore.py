@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from refold.engine import rows
 from refold.engine.admission import Pace
@@ -36,6 +36,11 @@ from refold.engine.store import (
     stored_frontier,
 )
 from refold.engine.takeover import Cluster, Committed, Marks, Stall
+from refold.engine.warming import opening
+from refold.engine.warming.beyond import Beyond
+from refold.engine.warming.reader import RangeReader
+from refold.engine.warming.unread import KeyFilter, Unread
+from refold.engine.warming.warmer import Warmer
 from refold.errors import ConfigError, StorageError, TransientError
 
 #: Rule Z: a copy is rebuilt this long before tombstones may be gone.
@@ -61,7 +66,8 @@ class TopicFacts:
 @dataclass(frozen=True, slots=True)
 class Restored:
     """Ready to be fed from ``offset`` of the inbox and ``batches`` of batches. ``claim``: the group's
-    metadata does not name this worker yet."""
+    metadata does not name this worker yet. ``beyond``: what was handled beyond the offset (rule H5).
+    ``warmer``: reads what is still unread (rule H2); the partition is served meanwhile."""
 
     offset: int
     batches: int
@@ -71,6 +77,17 @@ class Restored:
     waited_s: float
     seconds: float
     set_aside: str | None
+    beyond: Beyond | None = None
+    warmer: Warmer | None = None
+
+
+class _Reached(NamedTuple):
+    """How far the changelogs will have been read, as :class:`Reading` says it."""
+
+    found_state: bool
+    state_next: int
+    history_next: int
+    generations_next: int
 
 
 class Restorer:
@@ -87,7 +104,10 @@ class Restorer:
         log: Any,
         now_ms: Callable[[], int],
         checkpoints: CheckpointSource | None = None,
+        key_filter: Callable[[int], KeyFilter | None] = lambda partition: None,
     ) -> None:
+        """``key_filter``: of the newest checkpoint of a partition, for restores that are hot first; may
+        block."""
         self._config = config
         self._cluster = cluster
         self._facts = facts
@@ -100,6 +120,7 @@ class Restorer:
         self._checkpoints = checkpoints
         if checkpoints is not None:
             checkpoints.pace = self.pace
+        self._key_filter = key_filter
 
     def path(self, partition: int) -> Path:
         return self._config.store_dir / f"p{partition:05d}"
@@ -124,7 +145,7 @@ class Restorer:
             return 1.0
         if frontier is None or frontier.state_topic != self._facts.state_id:
             return 1.0
-        behind = max(0, marks.state_end - max(frontier.state_next, marks.state_start))
+        behind = opening.unread_offsets(frontier, marks)
         return min(1.0, behind / (marks.state_end - marks.state_start))
 
     def run(
@@ -191,10 +212,17 @@ class Restorer:
         here = store
         unproved = frontier.inbox_next >= 0 and not self._proved(store)
         if checkpoints is not None:
-            store, frontier = checkpoints.better(
-                partition, store, frontier, lambda one: self._distrust(one, committed, marks), cancelled
+            shown = opening.lowered(frontier)
+            store, found = checkpoints.better(
+                partition, store, shown, lambda one: self._distrust(one, committed, marks), cancelled
             )
+            frontier = frontier if found is shown else found
         try:
+            warmer = self._hot(partition, store, frontier, committed, marks, stall, cancelled)
+            if warmer is not None:
+                progress(warmer.progress)
+                return self._served(committed, warmer, stall, why)
+            frontier = opening.settled(store, frontier)
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             reading.pace = self.pace
             reading.points = self._points
@@ -253,6 +281,98 @@ class Restorer:
             waited_s=stall.waited_s,
             seconds=0.0,
             set_aside=why,
+            beyond=self._beyond(committed, offset),
+        )
+
+    @staticmethod
+    def _beyond(committed: Committed, offset: int) -> Beyond | None:
+        """``offset`` is another than the committed one where retention has taken what was not read."""
+        found = None if committed.meta is None else committed.meta.beyond
+        return None if found is None else replace(found, parked=found.waiting(offset))
+
+    def _hot(
+        self,
+        partition: int,
+        store: Store,
+        frontier: rows.Frontier,
+        committed: Committed,
+        marks: Marks,
+        stall: Stall,
+        cancelled: Callable[[], bool],
+    ) -> Warmer | None:
+        """Read what must be there before the first session is served (rules H1 and H2); ``None``: not worth
+        it, or not to be done. Leaves the store open."""
+        if (
+            not self._config.hot_first
+            or self._config.sabotage.restore_to_eof
+            or committed.offset < 0
+            or committed.meta is None
+            or opening.unread_offsets(frontier, marks) < opening.HOT_OFFSETS_MIN
+        ):
+            return None
+        self._check(
+            partition,
+            committed,
+            marks,
+            _Reached(True, marks.state_end, marks.history_end, marks.generations_end),
+        )
+        facts = self._facts
+        frontier = replace(
+            frontier,
+            state_next=max(frontier.state_next, marks.state_start),
+            history_next=max(frontier.history_next, marks.history_start),
+            generations_next=max(frontier.generations_next, marks.generations_start),
+        )
+        begun, hole, tail = opening.opened(store, frontier, marks, self._now_ms)
+        unread = Unread(store, begun, hole, marks.history_end, begun.applied_ms, self._key_filter(partition))
+        written = Written(
+            store,
+            facts.state_id,
+            facts.history_id,
+            facts.generations_id,
+            marks.state_end,
+            marks.history_end,
+            marks.generations_end,
+            unread=unread,
+        )
+        reader = RangeReader(self._config, partition, cancelled=cancelled, stall=stall, pace=self.pace)
+        warmer = Warmer(
+            self._config.topics, written, unread, reader, points=self._points, now_ms=self._now_ms
+        )
+        try:
+            warmer.read_generations(begun.generations_next, marks.generations_end)
+            warmer.read_tail(tail, marks.state_end)
+            warmer.begin(
+                self._start(partition, committed, marks), self._start_batches(partition, committed, marks)
+            )
+            warmer.step()
+            if store.note(rows.PARTITION_KEY) is None:
+                store.put_note(rows.PARTITION_KEY, self._identity(partition))
+        except BaseException:
+            warmer.close()
+            raise
+        return warmer
+
+    def _served(
+        self,
+        committed: Committed,
+        warmer: Warmer,
+        stall: Stall,
+        why: str | None,
+    ) -> Restored:
+        self._points.reach("after_restore")
+        meta, frontier = committed.meta, warmer.unread.frontier
+        return Restored(
+            offset=frontier.inbox_next,
+            batches=frontier.batches_next,
+            written=warmer.written,
+            claim=meta is None or meta.txid != self._config.transactional_id,
+            records=warmer.records,
+            waited_s=stall.waited_s,
+            seconds=0.0,
+            set_aside=why,
+            beyond=self._beyond(committed, frontier.inbox_next),
+            warmer=warmer,
         )
 
     def open_copy(self, partition: int, marks: Marks) -> tuple[Store, rows.Frontier, str | None]:
@@ -261,7 +381,12 @@ class Restorer:
 
         Raises :class:`StorageError`.
         """
-        return self._open(partition, _NOT_FED, marks)
+        store, frontier, why = self._open(partition, _NOT_FED, marks)
+        try:
+            return store, opening.settled(store, frontier), why
+        except StorageError:
+            store.close(flush=False)
+            raise
 
     @property
     def copy_lifetime_ms(self) -> int:
@@ -367,7 +492,7 @@ class Restorer:
             local.inbox_next > max(committed.offset, 0) or local.batches_next > batches_next
         ):
             return "ahead"
-        complete = all(at >= end for at, end in ends)
+        complete = local.hole is None and all(at >= end for at, end in ends)
         age_ms = self._now_ms() - local.applied_ms
         age_ms_max = self._facts.delete_retention_ms - TOMBSTONE_MARGIN_MS
         # Of the future: a clock was ahead when it was written, and its age is not known.
@@ -375,7 +500,7 @@ class Restorer:
             return "too_old"
         return None
 
-    def _check(self, partition: int, committed: Committed, marks: Marks, reading: Reading) -> None:
+    def _check(self, partition: int, committed: Committed, marks: Marks, reading: Reading | _Reached) -> None:
         """Rule T (4), and that offset and changelog belong together."""
         topics, meta = self._config.topics, committed.meta
         if committed.offset < 0 and reading.found_state:

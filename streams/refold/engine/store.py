@@ -196,10 +196,10 @@ class Store:
 
     def known(self, key: bytes) -> bool:
         """Whether what is here of the session was noted to be newer than the hole (:meth:`Batch.known`)."""
-        return self._db.get(rows.KNOWN + key) is not None
+        return self._get(rows.KNOWN + key) is not None
 
     def known_block(self, full_key: bytes) -> bool:
-        return self._db.get(rows.KNOWN_BLOCK + full_key) is not None
+        return self._get(rows.KNOWN_BLOCK + full_key) is not None
 
     def generation(self, key: bytes) -> bytes | None:
         """The framed record under its changelog's key (``wire.batches.generation_key``)."""

@@ -1,5 +1,5 @@
-"""Two threads write to a DB that is restored while it is served: the commit thread and a restore thread. One at
-a time, and each with what the other has written before it."""
+"""Two threads write to a DB that is restored while it is served: the commit thread and a restore thread. One
+at a time, and each with what the other has written before it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Final
 #: The first range: what is hot. 5 000 snapshots of 1.6 KB are 8 MB, a tenth of a second.
 FIRST_OFFSETS: Final = 5_000
 
-#: Last records of keys in one range: 16 MiB, and 50 000 of them with 300 bytes of objects each are another 15.
+#: Last records of keys in one range: 16 MiB, and 50 000 with 300 bytes of objects each are another 15.
 RUN_BYTES_MAX: Final = 16 * 1024 * 1024
 RUN_RECORDS_MAX: Final = 50_000
 
@@ -23,8 +23,8 @@ RANGE_OFFSETS_MAX: Final = 2_000_000
 class Ranges:
     """How long the next range is to be."""
 
-    def __init__(self, offsets: int = FIRST_OFFSETS) -> None:
-        self.offsets = offsets
+    def __init__(self) -> None:
+        self.offsets = FIRST_OFFSETS
 
     def last_of(self, low: int, high: int) -> tuple[int, int]:
         """The last range of [low, high), which is not empty."""

@@ -62,10 +62,11 @@ def opened(
     since_ms = frontier.applied_ms or now_ms()
     fresh = rows.Hole(low, end, frontier.hole is not None or not store.empty())
     begun = replace(plain, state_next=end, hole=fresh, applied_ms=since_ms)
+    batch = Batch()
     if frontier.hole is not None:
-        # What was known is so no longer, before the first row of the new hole is read.
-        batch = Batch()
+        # What was known is so no longer.
         batch.forget_known()
-        batch.frontier(begun)
-        store.write(batch)
+    # Before the first row above the hole is read.
+    batch.frontier(begun)
+    store.write(batch)
     return begun, fresh, end

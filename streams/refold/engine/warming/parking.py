@@ -1,4 +1,4 @@
-"""Rules H4 and H5: records that wait because their session is not known yet, and what must not be handled twice.
+"""Rules H4 and H5: records that wait because their session is not known yet, and what is not handled twice.
 
 Pure; one per partition that is restored hot first, or that was left with records handled beyond the committed
 offset; the event loop owns it.
@@ -10,6 +10,7 @@ offset is skipped exactly once it is read again.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Final
 
@@ -24,20 +25,21 @@ RECORD_BYTES: Final = 500
 
 
 class Parking:
-    __slots__ = ("_by_key", "_offsets", "_skip", "behind", "bytes", "folding", "looking", "most")
+    __slots__ = ("_by_key", "_offsets", "_skip", "again", "behind", "bytes", "looking", "most", "task")
 
-    def __init__(self, skip: Beyond | None = None, *, most: int = PARKED_MAX) -> None:
+    def __init__(self, skip: Beyond | None = None, *, most: int | None = None) -> None:
         #: From the commit metadata that the partition was taken over with, or rewound to.
         self._skip = skip
         self._by_key: dict[bytes, deque[Record]] = {}
         #: Ascending: records are parked in the order of the partition.
         self._offsets: dict[int, None] = {}
-        self.most = min(most, PARKED_MAX)
+        self.most = PARKED_MAX if most is None else min(most, PARKED_MAX)
         self.bytes = 0
         #: Sessions whose oldest parked record waits for batches (rule G10).
         self.behind: set[bytes] = set()
-        #: A task folds what has become known / waits for batches.
-        self.folding = False
+        #: Folds what has become known, and whether it is to look once more; another one waits for batches.
+        self.task: asyncio.Task[None] | None = None
+        self.again = False
         self.looking = False
 
     def __len__(self) -> int:
@@ -69,7 +71,7 @@ class Parking:
         self._offsets[record.offset] = None
         self.bytes += _size(record)
 
-    def keys(self) -> list[bytes]:
+    def sessions(self) -> list[bytes]:
         """The sessions with parked records, the one with the oldest first."""
         return sorted(self._by_key, key=lambda key: self._by_key[key][0].offset)
 

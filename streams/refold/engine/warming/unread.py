@@ -1,7 +1,7 @@
 """What of a partition's changelogs is not in its DB yet, and which of its sessions are known all the same.
 
-Shared by three threads: a restore thread reads on (``reader.py``, ``warmer.py``), the commit thread writes what
-is newer (``commit.py``), the event loop asks whether a session is known (rule H3).
+Shared by three threads: a restore thread reads on (``reader.py``, ``warmer.py``), the commit thread writes
+what is newer (``commit.py``), the event loop asks whether a session is known (rule H3).
 
 Invariants: rows are written and the hole shrinks in one batch, and only then :attr:`high` is lowered, so the
 loop never takes a session for known before its row is there; who writes holds :attr:`gate` and writes the
@@ -30,7 +30,7 @@ class KeyFilter(Protocol):
 
 
 class Unread:
-    """``hole`` of state; ``history``: from where to where its changelog is unread. ``frontier``: as stored."""
+    """Of state the hole; of history from :attr:`history_next` to its end. ``frontier``: as stored."""
 
     __slots__ = (
         "_filter",

@@ -1,7 +1,7 @@
 """Reads what is unread, a step at a time: state from its end in ranges, then history forward.
 
-A step blocks and runs on a restore thread; between two of them others get their turn. After each one the DB is
-consistent and says how far it is (rule H6). History comes last: no ruling needs it (a session's open block
+A step blocks and runs on a restore thread; between two of them others get their turn. After each one the DB
+is consistent and says how far it is (rule H6). History comes last: no ruling needs it (a session's open block
 travels in its state record), and a reader is told to scan the journal instead.
 """
 
@@ -35,7 +35,7 @@ class Warmer:
         now_ms: Callable[[], int],
     ) -> None:
         self._topics = topics
-        self._written = written
+        self.written = written
         self._store: Store = written.store
         self._reader = reader
         self._points = points
@@ -99,6 +99,11 @@ class Warmer:
                 batch.known(key)
         return batch
 
+    def begin(self, inbox_next: int, batches_next: int) -> None:
+        """The offsets from which the partition will be fed: in the DB with the next write."""
+        unread = self.unread
+        unread.frontier = replace(unread.frontier, inbox_next=inbox_next, batches_next=batches_next)
+
     def read_generations(self, start: int, end: int) -> None:
         """Whole, before anything is served (rule H1): batches are folded on top of it."""
         unread = self.unread
@@ -148,7 +153,7 @@ class Warmer:
 
     def _finish(self) -> None:
         """No hole any more: the DB is like any other."""
-        unread, written = self.unread, self._written
+        unread, written = self.unread, self.written
         with unread.gate:
             batch = Batch()
             batch.forget_known()
