@@ -80,6 +80,7 @@ class Log:
     def __init__(self, world: World, worker: Worker) -> None:
         self._world = world
         self._worker = worker
+        self._served: set[int] = set()
 
     def info(self, event: str, **fields: Any) -> None:
         self._say(event, fields)
@@ -102,7 +103,14 @@ class Log:
             if fields["partition"] in self._worker.kept:
                 self._worker.kept.discard(fields["partition"])
                 self._world.happened["standby promoted"] += 1
-            self._world.partition_live(self._worker, fields["partition"], fields["offset"])
+        if event == "partition_served":
+            self._world.partition_served(self._worker, fields["partition"], fields["offset"])
+            self._served.add(fields["partition"])
+        if event == "partition_moved" and fields["state"] == "restoring":
+            self._served.discard(fields["partition"])
+        if event == "partition_live":
+            filled = fields["partition"] in self._served
+            self._world.partition_live(self._worker, fields["partition"], fields["offset"], filled=filled)
 
 
 class Metrics:
@@ -192,6 +200,7 @@ class Worker:
             restore_jitter_ms_max=RESTORE_JITTER_MS_MAX,
             takeover_stall_ms_max=TAKEOVER_STALL_MS_MAX,
             standby_replicas=world.standby_replicas,
+            hot_first=world.hot_first,
             seed=self.lives,
             sabotage=Sabotage.parse(world.sabotage, environment="dev"),
         )

@@ -354,7 +354,7 @@ class Ownership(ABC):
                 return
             owner.warming = warmer.unread
             owner.begin(restored.offset, restored.beyond)
-            restored.written.store.on_unreadable = lambda error: self._unreadable(
+            restored.written.store.on_unreadable = lambda error: self._unreadable_anywhere(
                 owner, restored.written, error
             )
             self.book.open(owner.number, restored.offset)
@@ -531,6 +531,15 @@ class Ownership(ABC):
     def _unreadable(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
         """A read of a live store failed; whoever read is about to be told."""
         self.distrust(owner, written, error, Reopened.READ)
+
+    def _unreadable_anywhere(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
+        """The same where a restore thread reads too."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop.call_soon_threadsafe(self._unreadable, owner, written, error)
+        else:
+            self._unreadable(owner, written, error)
 
     def _close(self, number: int, broken: Written, aside: str | None) -> None:
         """Disk thread."""

@@ -25,6 +25,7 @@ from refold.engine.overlay import Overlay, PartitionOverlay, apply
 from refold.engine.plain import fold_plain
 from refold.engine.seal import SLICE_S
 from refold.engine.step import BatchesBehind, step
+from refold.engine.store import UnreadableStore
 from refold.engine.warming.parking import Parking
 from refold.errors import InvalidRecord
 
@@ -61,20 +62,24 @@ class WarmFold(BatchFold):
         until = time.perf_counter() + SLICE_S
         half = self.config.overlay_bytes_max // 2
         full = False
-        while at < count and not full:
-            stop = min(at + CLOCK_EVERY, count)
-            while at < stop:
-                reached = self._plain_run(owner, parking, messages, at, stop)
-                if reached > at:
-                    at = fold_plain(self.sessions, overlay, part, messages, at, reached)
-                    if at == reached:
-                        continue
-                if not self._take(owner, parking, overlay, part, record_of(messages[at])):
-                    full = True
+        try:
+            while at < count and not full:
+                stop = min(at + CLOCK_EVERY, count)
+                while at < stop:
+                    reached = self._plain_run(owner, parking, messages, at, stop)
+                    if reached > at:
+                        at = fold_plain(self.sessions, overlay, part, messages, at, reached)
+                        if at == reached:
+                            continue
+                    if not self._take(owner, parking, overlay, part, record_of(messages[at])):
+                        full = True
+                        break
+                    at += 1
+                if time.perf_counter() > until or overlay.bytes >= half:
                     break
-                at += 1
-            if time.perf_counter() > until or overlay.bytes >= half:
-                break
+        except UnreadableStore:
+            # The partition is being restored already: what was folded of it is dropped.
+            return -1
         owner.position = part.next_offset
         if at:
             owner.ruled_ms = messages[at - 1].timestamp()[1]
@@ -204,11 +209,16 @@ class WarmFold(BatchFold):
                 await asyncio.sleep(0)
                 until = time.perf_counter() + SLICE_S
                 continue
-            if not self._still(owner, parking) or not (key in self.cache or owner.knows(key)):
+            if not self._still(owner, parking):
                 return
-            if key in parking.behind and not self._looked(owner, parking, key):
-                return
-            if not self._fold_waiting(owner, parking, key, record):
+            try:
+                known = key in self.cache or owner.knows(key)
+                if not known or (key in parking.behind and not self._looked(owner, parking, key)):
+                    return
+                if not self._fold_waiting(owner, parking, key, record):
+                    return
+            except UnreadableStore:
+                # The partition is being restored already.
                 return
 
     def _looked(self, owner: Partition, parking: Parking, key: bytes) -> bool:
