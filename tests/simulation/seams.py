@@ -21,6 +21,7 @@ from refold.engine import (
     commit,
     engine,
     group,
+    history,
     ownership,
     plan,
     poll,
@@ -58,6 +59,7 @@ HOT_OFFSETS_MIN: Final = 10
 RANGE_RECORDS_MAX: Final = 4
 RANGE_OFFSETS_MAX: Final = 24
 PARKED_MAX: Final = 5
+BLOCK_EVENTS: Final = 3
 
 #: The slice clock jumps by up to this, so that folds are cut at every possible place.
 SLICE_US_MAX: Final = 9_000
@@ -160,6 +162,17 @@ def disks() -> list[tuple[ModuleType, str, Any]]:
         (restore, "sorted_files", lambda path: 0),
         (restore, "stored_frontier", disk.stored_frontier),
     ]
+
+
+@contextlib.contextmanager
+def small_blocks(on: bool) -> Iterator[None]:
+    """History blocks that fill up within a run, where it matters: they are read last, beside commits."""
+    before = history.BLOCK_EVENTS
+    history.BLOCK_EVENTS = BLOCK_EVENTS if on else before  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        history.BLOCK_EVENTS = before  # type: ignore[misc]
 
 
 @contextlib.contextmanager

@@ -225,6 +225,7 @@ class Worker:
             points,  # type: ignore[arg-type]
             log=log,
             now_ms=self.now_ms,
+            key_filter=world.key_filter,
         )
         limits = Limits(*[RECORD_BYTES_MAX] * 6)
         slots = SlotMap(world.broker.partitions)

@@ -22,6 +22,7 @@ from .broker import Broker
 from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_end, compare_ruling
 from .consumer import FETCH_RECORDS_MAX
 from .disk import Directory, Disk
+from .filters import KeyFilter
 from .generations import GenerationChecker, GenerationWorkload, Tracks
 from .kernel import Kernel, Process
 from .oracle import Expected, Ruled, fold_inbox, inbox_records
@@ -70,6 +71,8 @@ STANDBY_REPLICAS: Final = (0, 1, 2)
 #: Share of a swarm's runs in which restores are hot first.
 HOT_SHARE: Final = 0.5
 HOT_SESSIONS: Final = (10, 24, 60)
+#: … and of those, in which there are key filters of checkpoints.
+FILTERS_SHARE: Final = 0.4
 
 TRANSACTION_TIMEOUTS_MS: Final = (1_000, 10_000)
 
@@ -123,7 +126,9 @@ class World:
         drawn = parameters.plan_name == "swarm" and hot.random() < HOT_SHARE
         self.hot_first = drawn if parameters.hot_first is None else parameters.hot_first
         sessions = hot.choice(HOT_SESSIONS) if self.hot_first else parameters.sessions
-        self.drawn += f" hot_first={self.hot_first} sessions={sessions}"
+        self.filters = hot.random() < FILTERS_SHARE
+        self._hot = hot
+        self.drawn += f" hot_first={self.hot_first} sessions={sessions} filters={self.filters}"
         self.sabotage = parameters.sabotage
         #: What the stores of a process share: nothing, unless they are real (tests/plug).
         self.memory: Any = None
@@ -178,10 +183,20 @@ class World:
         """Where a worker keeps its stores: of whatever kind ``seams.disks`` puts in place."""
         return Directory(worker.disk, "data")
 
+    def key_filter(self, partition: int) -> KeyFilter | None:
+        """As of a checkpoint made at some moment; most runs have none."""
+        if not self.filters:
+            return None
+        log = self.broker.log(self.topics.state, partition)
+        return KeyFilter(log, log.start + self._hot.randrange(log.end - log.start + 1))
+
     # --- the run -------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        with seams.installed(self.kernel, self.broker, self.trouble, self.happened):
+        with (
+            seams.installed(self.kernel, self.broker, self.trouble, self.happened),
+            seams.small_blocks(self.hot_first),
+        ):
             try:
                 self._with_faults()
                 self._quiesce()
@@ -293,10 +308,9 @@ class World:
 
     def _compare(self) -> None:
         expected = self._expected()
+        hot = self.hot_first
         self.generations.compare_end(self.once.batches_rejected, self.once.batches_forwarded)
-        compare_end(
-            self.report, self.broker, self.topics, expected, self.fold, self.once, hot_first=self.hot_first
-        )
+        compare_end(self.report, self.broker, self.topics, expected, self.fold, self.once, hot_first=hot)
         for worker in self.workers:
             engine = worker.engine
             if engine is None or worker.process.dead:

@@ -104,9 +104,9 @@ class Restorer:
         log: Any,
         now_ms: Callable[[], int],
         checkpoints: CheckpointSource | None = None,
-        key_filter: Callable[[int], KeyFilter | None] = lambda partition: None,
+        key_filter: Callable[[int], KeyFilter | None] | None = None,
     ) -> None:
-        """``key_filter``: of the newest checkpoint of a partition, for restores that are hot first; may
+        """``key_filter``: where restores that are hot first take it from, instead of ``checkpoints``; may
         block."""
         self._config = config
         self._cluster = cluster
@@ -218,7 +218,7 @@ class Restorer:
             )
             frontier = frontier if found is shown else found
         try:
-            warmer = self._hot(partition, store, frontier, committed, marks, stall, cancelled)
+            warmer = self._hot(partition, store, frontier, committed, marks, stall, cancelled, checkpoints)
             if warmer is not None:
                 progress(warmer.progress)
                 return self._served(committed, warmer, stall, why)
@@ -299,6 +299,7 @@ class Restorer:
         marks: Marks,
         stall: Stall,
         cancelled: Callable[[], bool],
+        checkpoints: CheckpointSource | None,
     ) -> Warmer | None:
         """Read what must be there before the first session is served (rules H1 and H2); ``None``: not worth
         it, or not to be done. Leaves the store open."""
@@ -324,7 +325,8 @@ class Restorer:
             generations_next=max(frontier.generations_next, marks.generations_start),
         )
         begun, hole, tail = opening.opened(store, frontier, marks, self._now_ms)
-        unread = Unread(store, begun, hole, marks.history_end, begun.applied_ms, self._key_filter(partition))
+        proof = self._proof(partition, hole, committed, marks, checkpoints)
+        unread = Unread(store, begun, hole, marks.history_end, begun.applied_ms, proof)
         written = Written(
             store,
             facts.state_id,
@@ -352,6 +354,22 @@ class Restorer:
             warmer.close()
             raise
         return warmer
+
+    def _proof(
+        self,
+        partition: int,
+        hole: rows.Hole,
+        committed: Committed,
+        marks: Marks,
+        checkpoints: CheckpointSource | None,
+    ) -> KeyFilter | None:
+        """Of a checkpoint that was not taken, or could not be fetched: who is not in it (rule H3)."""
+        if self._key_filter is not None:
+            return self._key_filter(partition)
+        if checkpoints is None:
+            return None
+        found = checkpoints.key_filter(partition, lambda one: self._distrust(one, committed, marks))
+        return found[1] if found is not None and found[1].state_next > hole.low else None
 
     def _served(
         self,
