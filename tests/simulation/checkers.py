@@ -264,6 +264,7 @@ class StoreChecker:
     def on_live(self, machine: str, partition: int, offset: int, database: disk.Database) -> None:
         if self._at(machine, partition, offset):
             self._compare(machine, partition, database, None, frozenset())
+            self._compare_blocks(machine, partition, database, frozenset())
 
     def on_served(self, machine: str, partition: int, offset: int, database: disk.Database) -> None:
         """A partition with a hole begins to be served: what it takes for known is."""
@@ -284,10 +285,30 @@ class StoreChecker:
     ) -> None:
         """One that was served goes live: commits went on, one of them may not be on the disk yet."""
         self._compare(machine, partition, database, None, in_flight)
+        self._compare_blocks(machine, partition, database, in_flight)
         odd = [key for key in database.live if key.startswith((rows.KNOWN, rows.KNOWN_BLOCK))]
         if odd or rows.Frontier.decode(database.live[rows.FRONTIER_KEY]).hole is not None:
             self._report.fail("restore", f"{machine}: {partition} is live and holds {odd or 'a hole'}")
         self._report.compared["filled partitions"] += 1
+
+    def _compare_blocks(
+        self, machine: str, partition: int, database: disk.Database, besides: frozenset[bytes]
+    ) -> None:
+        wanted = {
+            key: places
+            for key, places in block_places(self._fold).items()
+            if self._fold.partition_of[key.rpartition(b"#")[0]] == partition
+        }
+        held = {key[1:]: row for key, row in database.live.items() if key.startswith(rows.BLOCK)}
+        odd = sorted(
+            key
+            for key in held.keys() | wanted.keys()
+            if key.rpartition(b"#")[0] not in besides
+            and (key not in held or list(history.decode_block(held[key])) != wanted.get(key))
+        )
+        if odd:
+            self._report.fail("restore", f"{machine}: restored {partition} has other history blocks: {odd}")
+        self._report.compared["restored history blocks"] += len(wanted)
 
     def _at(self, machine: str, partition: int, offset: int) -> bool:
         wanted_offset = self._once.decided.get(partition, 0)
@@ -380,6 +401,17 @@ def compare_end(
     _compare_history(report, broker, topics, fold)
 
 
+def block_places(fold: FoldChecker) -> dict[bytes, list[int]]:
+    """The journal offsets that the full history blocks are to name, by the blocks' keys."""
+    wanted: dict[bytes, list[int]] = {}
+    for key, session in fold.sessions.items():
+        places = fold.places[key]
+        for block in range(len(places) // history.BLOCK_EVENTS if session.seq else 0):
+            first = block * history.BLOCK_EVENTS
+            wanted[history.block_key(key, block)] = places[first : first + history.BLOCK_EVENTS]
+    return wanted
+
+
 def _compare_history(report: Report, broker: Broker, topics: TopicNames, fold: FoldChecker) -> None:
     blocks: dict[bytes, bytes] = {}
     for number in range(broker.partitions):
@@ -388,12 +420,7 @@ def _compare_history(report: Report, broker: Broker, topics: TopicNames, fold: F
                 blocks.pop(entry.key or b"", None)
             else:
                 blocks[entry.key or b""] = entry.value
-    wanted: dict[bytes, list[int]] = {}
-    for key, session in fold.sessions.items():
-        places = fold.places[key]
-        for block in range(len(places) // history.BLOCK_EVENTS if session.seq else 0):
-            first = block * history.BLOCK_EVENTS
-            wanted[history.block_key(key, block)] = places[first : first + history.BLOCK_EVENTS]
+    wanted = block_places(fold)
     found = {key: list(history.decode_block(value)) for key, value in blocks.items()}
     if found != wanted:
         odd = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
