@@ -1,5 +1,5 @@
-"""The key filter of a checkpoint, as of a place in the state changelog: never denies a session that was there, and
-errs now and then the other way. (``refold.engine.checkpoints.keyfilter`` is tested by itself.)"""
+"""The key filter of a checkpoint, as of a place in the state changelog: never denies a session that was
+there, and errs now and then the other way. (``engine.checkpoints.keyfilter`` is tested by itself.)"""
 
 from __future__ import annotations
 

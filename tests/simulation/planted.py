@@ -46,7 +46,6 @@ PLANTED: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
     "deletions are forgotten": (disk.Batch, "known", _no_deletion_known),
     "a crash forgets what was not read": (Unread, "holed", _without_hole),
     "older history overwrites newer blocks": (disk.Batch, "known_block", _nothing),
-    "what a commit wrote while a range was compared is overwritten": (Unread, "watched", lambda _: set()),
 }
 
 

@@ -99,10 +99,9 @@ class Log:
             self._world.happened[f"{fields['before']} to {fields['state']}"] += 1
         if event == "standby_closed":
             self._worker.kept.add(fields["partition"])
-        if event == "partition_live":
-            if fields["partition"] in self._worker.kept:
-                self._worker.kept.discard(fields["partition"])
-                self._world.happened["standby promoted"] += 1
+        if event == "partition_live" and fields["partition"] in self._worker.kept:
+            self._worker.kept.discard(fields["partition"])
+            self._world.happened["standby promoted"] += 1
         if event == "partition_served":
             self._world.partition_served(self._worker, fields["partition"], fields["offset"])
             self._served.add(fields["partition"])
