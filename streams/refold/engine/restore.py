@@ -220,6 +220,7 @@ class Restorer:
         try:
             warmer = self._hot(partition, store, frontier, committed, marks, stall, cancelled, checkpoints)
             if warmer is not None:
+                warmer.written.unproved = unproved and store is here
                 progress(warmer.progress)
                 return self._served(committed, warmer, stall, why)
             frontier = opening.settled(store, frontier)

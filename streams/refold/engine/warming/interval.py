@@ -35,7 +35,7 @@ class Ranges:
         room = min(
             RUN_RECORDS_MAX / 2 / max(records, 1),
             RUN_BYTES_MAX / 2 / max(size, 1),
-            4.0,
+            2.0,
         )
         self.offsets = min(max(1, int(offsets * room)), RANGE_OFFSETS_MAX)
 

@@ -130,7 +130,6 @@ class Warmer:
                 frontier = replace(unread.holed(unread.frontier), state_next=run.next)
                 self._write(self._state_batch(run.last), frontier)
             start = run.next
-            self._points.reach("after_range")
 
     def _read_history(self) -> None:
         unread = self.unread
