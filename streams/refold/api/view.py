@@ -55,7 +55,9 @@ class PartitionRow:
     known; ``lag``: inbox records not ruled on, as last looked for, ``None`` before.
 
     Of a standby alone, ``None`` otherwise: ``behind``, offsets of its changelogs that it has not read;
-    ``age_s``, everything committed so many seconds ago is in it (``None`` while it is being made)."""
+    ``age_s``, everything committed so many seconds ago is in it (``None`` while it is being made).
+
+    ``served``: records are folded and sessions answered: live, or restored hot first (rule H2)."""
 
     partition: int
     state: str
@@ -66,6 +68,7 @@ class PartitionRow:
     lag: int | None
     behind: int | None = None
     age_s: float | None = None
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,6 +206,7 @@ class EngineView:
                 owner.position,
                 owner.committed,
                 owner.lag,
+                served=owner.fed,
             )
             for owner in owners
         ] + copies
