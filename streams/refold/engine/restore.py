@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from refold.engine import rows
 from refold.engine.admission import Pace
@@ -25,6 +25,7 @@ from refold.engine.checkpoints.source import CheckpointSource
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
 from refold.engine.points import Points
+from refold.engine.restored import Restored as Restored
 from refold.engine.store import (
     Batch,
     Memory,
@@ -37,9 +38,8 @@ from refold.engine.store import (
 )
 from refold.engine.takeover import Cluster, Committed, Marks, Stall
 from refold.engine.warming import opening
-from refold.engine.warming.beyond import Beyond
-from refold.engine.warming.reader import RangeReader
-from refold.engine.warming.unread import KeyFilter, Unread
+from refold.engine.warming.restoring import HotRestorer
+from refold.engine.warming.unread import KeyFilter
 from refold.engine.warming.warmer import Warmer
 from refold.errors import ConfigError, StorageError, TransientError
 
@@ -63,34 +63,7 @@ class TopicFacts:
     delete_retention_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """Ready to be fed from ``offset`` of the inbox and ``batches`` of batches. ``claim``: the group's
-    metadata does not name this worker yet. ``beyond``: what was handled beyond the offset (rule H5).
-    ``warmer``: reads what is still unread (rule H2); the partition is served meanwhile."""
-
-    offset: int
-    batches: int
-    written: Written
-    claim: bool
-    records: int
-    waited_s: float
-    seconds: float
-    set_aside: str | None
-    beyond: Beyond | None = None
-    warmer: Warmer | None = None
-
-
-class _Reached(NamedTuple):
-    """How far the changelogs will have been read, as :class:`Reading` says it."""
-
-    found_state: bool
-    state_next: int
-    history_next: int
-    generations_next: int
-
-
-class Restorer:
+class Restorer(HotRestorer):
     """One per worker; :meth:`run` may be called from several threads, for different partitions."""
 
     def __init__(
@@ -222,7 +195,9 @@ class Restorer:
             if warmer is not None:
                 warmer.written.unproved = unproved and store is here
                 progress(warmer.progress)
-                return self._served(committed, warmer, stall, why)
+                return self._restored(
+                    committed, warmer.written, warmer.start, warmer.records, stall, why, warmer
+                )
             frontier = opening.settled(store, frontier)
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             reading.pace = self.pace
@@ -271,126 +246,31 @@ class Restorer:
         except BaseException:
             store.close()
             raise
+        return self._restored(committed, written, (offset, batches), records, stall, why)
+
+    def _restored(
+        self,
+        committed: Committed,
+        written: Written,
+        start: tuple[int, int],
+        records: int,
+        stall: Stall,
+        why: str | None,
+        warmer: Warmer | None = None,
+    ) -> Restored:
         self._points.reach("after_restore")
         meta = committed.meta
         return Restored(
-            offset=offset,
-            batches=batches,
+            offset=start[0],
+            batches=start[1],
             written=written,
             claim=meta is None or meta.txid != self._config.transactional_id,
             records=records,
             waited_s=stall.waited_s,
             seconds=0.0,
             set_aside=why,
-            beyond=self._beyond(committed, offset),
-        )
-
-    @staticmethod
-    def _beyond(committed: Committed, offset: int) -> Beyond | None:
-        """``offset`` is another than the committed one where retention has taken what was not read."""
-        found = None if committed.meta is None else committed.meta.beyond
-        return None if found is None else replace(found, parked=found.waiting(offset))
-
-    def _hot(
-        self,
-        partition: int,
-        store: Store,
-        frontier: rows.Frontier,
-        committed: Committed,
-        marks: Marks,
-        stall: Stall,
-        cancelled: Callable[[], bool],
-        checkpoints: CheckpointSource | None,
-    ) -> Warmer | None:
-        """Read what must be there before the first session is served (rules H1 and H2); ``None``: not worth
-        it, or not to be done. Leaves the store open."""
-        if (
-            not self._config.hot_first
-            or self._config.sabotage.restore_to_eof
-            or committed.offset < 0
-            or committed.meta is None
-            or opening.unread_offsets(frontier, marks) < opening.HOT_OFFSETS_MIN
-        ):
-            return None
-        self._check(
-            partition,
-            committed,
-            marks,
-            _Reached(True, marks.state_end, marks.history_end, marks.generations_end),
-        )
-        facts = self._facts
-        frontier = replace(
-            frontier,
-            state_next=max(frontier.state_next, marks.state_start),
-            history_next=max(frontier.history_next, marks.history_start),
-            generations_next=max(frontier.generations_next, marks.generations_start),
-        )
-        begun, hole, tail = opening.opened(store, frontier, marks, self._now_ms)
-        proof = self._proof(partition, hole, committed, marks, checkpoints)
-        unread = Unread(store, begun, hole, marks.history_end, begun.applied_ms, proof)
-        written = Written(
-            store,
-            facts.state_id,
-            facts.history_id,
-            facts.generations_id,
-            marks.state_end,
-            marks.history_end,
-            marks.generations_end,
-            unread=unread,
-        )
-        reader = RangeReader(self._config, partition, cancelled=cancelled, stall=stall, pace=self.pace)
-        warmer = Warmer(
-            self._config.topics, written, unread, reader, points=self._points, now_ms=self._now_ms
-        )
-        try:
-            warmer.read_generations(begun.generations_next, marks.generations_end)
-            warmer.read_tail(tail, marks.state_end)
-            warmer.begin(
-                self._start(partition, committed, marks), self._start_batches(partition, committed, marks)
-            )
-            warmer.step()
-            if store.note(rows.PARTITION_KEY) is None:
-                store.put_note(rows.PARTITION_KEY, self._identity(partition))
-        except BaseException:
-            warmer.close()
-            raise
-        return warmer
-
-    def _proof(
-        self,
-        partition: int,
-        hole: rows.Hole,
-        committed: Committed,
-        marks: Marks,
-        checkpoints: CheckpointSource | None,
-    ) -> KeyFilter | None:
-        """Of a checkpoint that was not taken, or could not be fetched: who is not in it (rule H3)."""
-        if self._key_filter is not None:
-            return self._key_filter(partition)
-        if checkpoints is None:
-            return None
-        found = checkpoints.key_filter(partition, lambda one: self._distrust(one, committed, marks))
-        return found[1] if found is not None and found[1].state_next > hole.low else None
-
-    def _served(
-        self,
-        committed: Committed,
-        warmer: Warmer,
-        stall: Stall,
-        why: str | None,
-    ) -> Restored:
-        self._points.reach("after_restore")
-        meta, frontier = committed.meta, warmer.unread.frontier
-        return Restored(
-            offset=frontier.inbox_next,
-            batches=frontier.batches_next,
-            written=warmer.written,
-            claim=meta is None or meta.txid != self._config.transactional_id,
-            records=warmer.records,
-            waited_s=stall.waited_s,
-            seconds=0.0,
-            set_aside=why,
-            beyond=self._beyond(committed, frontier.inbox_next),
+            # From another offset than the committed one where retention has taken what was not read.
+            beyond=None if meta is None or meta.beyond is None else meta.beyond.since(start[0]),
             warmer=warmer,
         )
 
@@ -519,7 +399,9 @@ class Restorer:
             return "too_old"
         return None
 
-    def _check(self, partition: int, committed: Committed, marks: Marks, reading: Reading | _Reached) -> None:
+    def _check(
+        self, partition: int, committed: Committed, marks: Marks, reading: Reading | opening.Reached
+    ) -> None:
         """Rule T (4), and that offset and changelog belong together."""
         topics, meta = self._config.topics, committed.meta
         if committed.offset < 0 and reading.found_state:

@@ -47,6 +47,10 @@ class Beyond:
         """The parked offsets from ``position`` on."""
         return self.parked[bisect_left(self.parked, position) :]
 
+    def since(self, offset: int) -> Beyond:
+        """Without what lies before ``offset``: it is not read any more."""
+        return Beyond(self.position, self.waiting(offset))
+
     def encode(self) -> str:
         numbers: list[int] = []
         last = self.low - 1

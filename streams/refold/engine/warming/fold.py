@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from refold.core.slots import SlotMap, split_key
 from refold.engine.assignment import Partition
-from refold.engine.batchfold import BatchFold
 from refold.engine.chunks import Chunk, Record, record_of
 from refold.engine.overlay import Overlay, PartitionOverlay, apply
 from refold.engine.plain import fold_plain
@@ -27,13 +26,14 @@ from refold.engine.seal import SLICE_S
 from refold.engine.step import BatchesBehind, step
 from refold.engine.store import UnreadableStore
 from refold.engine.warming.parking import Parking
+from refold.engine.warming.serving import Serving
 from refold.errors import InvalidRecord
 
 #: How often a fold looks at the clock, as in ``engine``.
 CLOCK_EVERY: Final = 16
 
 
-class WarmFold(BatchFold):
+class WarmFold(Serving):
     """Everything runs on the event loop."""
 
     slots: SlotMap

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from refold.engine import rows
 from refold.engine.store import Batch, Store
@@ -17,6 +17,20 @@ from refold.engine.warming import interval
 
 #: A partition with less than this to read is restored as ever: it takes a tenth of a second.
 HOT_OFFSETS_MIN: Final = 2 * interval.FIRST_OFFSETS
+
+
+class Reached(NamedTuple):
+    """How far the changelogs will have been read when all is, as ``changelogs.Reading`` says it."""
+
+    found_state: bool
+    state_next: int
+    history_next: int
+    generations_next: int
+
+
+def reached(marks: Marks) -> Reached:
+    """By a restore that begins before it has read them."""
+    return Reached(True, marks.state_end, marks.history_end, marks.generations_end)
 
 
 def lowered(frontier: rows.Frontier) -> rows.Frontier:

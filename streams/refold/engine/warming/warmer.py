@@ -30,6 +30,7 @@ class Warmer:
         written: Written,
         unread: Unread,
         reader: RangeReader,
+        start: tuple[int, int],
         *,
         points: Points,
         now_ms: Callable[[], int],
@@ -43,6 +44,8 @@ class Warmer:
         self._ranges = Ranges()
         self._total = max(1, unread.high - unread.low)
         self.unread = unread
+        #: Offsets of inbox and batches from which the partition is fed.
+        self.start = start
         self.records = 0
         self.bytes = 0
 
@@ -99,10 +102,10 @@ class Warmer:
                 batch.known(key)
         return batch
 
-    def begin(self, inbox_next: int, batches_next: int) -> None:
+    def begin(self) -> None:
         """The offsets from which the partition will be fed: in the DB with the next write."""
         unread = self.unread
-        unread.frontier = replace(unread.frontier, inbox_next=inbox_next, batches_next=batches_next)
+        unread.frontier = replace(unread.frontier, inbox_next=self.start[0], batches_next=self.start[1])
 
     def read_generations(self, start: int, end: int) -> None:
         """Whole, before anything is served (rule H1): batches are folded on top of it."""
