@@ -188,6 +188,11 @@ class OnceChecker:
             self.beyond[partition] = after(decision, partition)
         report.compared["transactions"] += 1
 
+    def set_back(self, slot: Slot, offset: int) -> None:
+        """By an operator: records from there on are handled once more."""
+        self.decided[slot] = offset
+        self.beyond[slot] = Beyond(offset)
+
     def handled(self, slot: Slot, offset: int) -> bool:
         """As far as is committed."""
         known = self.beyond.get(slot)
