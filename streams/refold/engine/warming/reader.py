@@ -6,6 +6,7 @@ Blocks; runs on restore threads, one after the other. Memory is bounded by ``int
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -21,6 +22,9 @@ from refold.topology.failures import explain
 #: Records per consume call, as in ``changelogs``.
 CHUNK_RECORDS: Final = 2_000
 POLL_S: Final = 0.02
+
+#: Fetched ahead: beyond the end of a range lies what was read already. A fourth of a range of 8 MiB at most.
+AHEAD_BYTES: Final = 2 * 1024 * 1024
 
 
 class Last(NamedTuple):
@@ -70,6 +74,12 @@ def _size(key: bytes, record: Last) -> int:
     return len(key) + len(record.value or b"") + len(record.header)
 
 
+def _short_sighted(config: EngineConfig) -> EngineConfig:
+    """So that librdkafka fetches no more than that ahead (``clients.restore_reader`` has the arithmetic)."""
+    rate = AHEAD_BYTES * 4 * config.restores_max
+    return replace(config, restore_bytes_per_s_max=min(config.restore_bytes_per_s_max or rate, rate))
+
+
 class RangeReader:
     """One consumer, outside of the group; made by the first read."""
 
@@ -97,7 +107,7 @@ class RangeReader:
         """
         try:
             if self._reader is None:
-                self._reader = clients.restore_reader(self._config)
+                self._reader = clients.restore_reader(_short_sighted(self._config))
             self._reader.assign([TopicPartition(topic, self._partition, start)])
             run = self._read(self._reader, Run(start), topic, end)
             # What was fetched ahead belongs to no range: gone before the next one is asked for.
