@@ -228,6 +228,14 @@ class WorkerSettings(_Section):
             " no limit. Workers x this is what a fleet's restart asks of the brokers."
         ),
     )
+    hot_first: bool = Field(
+        False,
+        description=(
+            "Serve a partition while it is restored: the newest part of its state first, a session as soon as"
+            " it is found or proved absent. All workers of a prefix must be of a version that knows this"
+            " setting."
+        ),
+    )
     restore_first: str | None = Field(
         None,
         min_length=1,

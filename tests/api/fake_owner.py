@@ -30,6 +30,8 @@ class FakeView:
         self.histories: dict[bytes, HistoryAnswer] = {}
         self.history_calls: list[tuple[bytes, int, int]] = []
         self.generations: dict[tuple[bytes, str], GenerationAnswer] = {}
+        #: Of partitions that are still restored while they serve.
+        self.unknown: set[bytes] = set()
         self.rulings: dict[tuple[int, int], RulingLine] = {}
         self.frontiers: dict[int, int] = {}
         self.sinks: dict[str, list[Callable[[bytes], None]]] = {}
@@ -54,6 +56,9 @@ class FakeView:
 
     def status(self, partition: int) -> PartitionStatus:
         return self.statuses.get(partition, "live" if partition < PARTITIONS else "absent")
+
+    def session_status(self, key: bytes) -> PartitionStatus:
+        return "restoring" if key in self.unknown else self.status(self.partition_of(key))
 
     def retry_after_s(self, partition: int) -> float:
         return 0.05

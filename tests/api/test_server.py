@@ -463,6 +463,7 @@ async def test_partitions_are_told_like_a_probe() -> None:
         (2, "standby", None, 3, 0.4),
     ]
     words = {"partition", "state", "seconds", "progress", "position", "committed", "lag", "behind", "age_s"}
+    words |= {"served"}
     assert set(rows[0]) == words
 
 

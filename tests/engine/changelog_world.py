@@ -133,6 +133,10 @@ class Reader:
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._next = {one.topic: one.offset for one in partitions}
+        self._at_end = set()
+
+    def unassign(self) -> None:
+        self.assign([])
 
     def poll(self, _timeout: float) -> Message | None:
         self._logs.meanwhile()

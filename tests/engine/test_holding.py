@@ -78,6 +78,9 @@ class Held(BatchFold):
         self.owner.state = State.LIVE
         self.owner.position = self.owner.batches_position = 0
 
+    async def _serve(self, *_: Any) -> None:
+        raise AssertionError("nothing is restored hot first here")
+
     async def _bring_up(self, owner: Partition, **_: Any) -> None:  # type: ignore[override]
         return None
 

@@ -208,7 +208,7 @@ class PlugWorld(World):
 
     # --- comparisons ---------------------------------------------------------------------------------
 
-    def partition_live(self, worker: Worker, partition: int, offset: int) -> None:
+    def partition_live(self, worker: Worker, partition: int, offset: int, *, filled: bool) -> None:
         decided = self.once.decided.get(partition, 0)
         if offset != decided:
             self.report.fail("restore", f"{partition} goes live at {offset}, committed is {decided}")

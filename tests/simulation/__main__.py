@@ -71,6 +71,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sabotage", choices=sorted(SABOTAGES), help="break a rule on purpose: a failure is expected"
     )
+    parser.add_argument(
+        "--hot-first",
+        choices=("on", "off"),
+        help="restores serve while they read (default: drawn in a swarm)",
+    )
     parser.add_argument("--min-commits", type=int, default=1, help="fewer commits over all runs is a failure")
     parser.add_argument(
         "--trace", type=Path, help="write the trace of the (first failed, or only) run to this file"
@@ -105,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan=faults.PLANS.get(options.faults, faults.NONE),
         plan_name=options.faults,
         sabotage=options.sabotage,
+        hot_first=None if options.hot_first is None else options.hot_first == "on",
     )
     count = options.campaign or 1
     say(f"simulation {first.banner()} campaign={count}")

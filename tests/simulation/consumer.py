@@ -357,6 +357,12 @@ class Reader:
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self._at = {(tp.topic, tp.partition): tp.offset for tp in partitions}
+        # What was fetched for the former assignment is thrown away, and the end is told again.
+        self._eof.clear()
+        self._buffer.clear()
+
+    def unassign(self) -> None:
+        self.assign([])
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         self._kernel.alive()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from refold.engine import rows
 from refold.engine.history import block_key
@@ -14,6 +15,9 @@ from refold.errors import StorageError
 from .kernel import Kernel, Process
 
 _Change = tuple[bytes, bytes | None]
+
+#: As a value: the key is a prefix, and all rows under it go.
+_ALL: Final = bytes(bytearray(b"all rows under this prefix"))
 
 
 class Batch:
@@ -49,6 +53,15 @@ class Batch:
     def delete_generation(self, key: bytes) -> None:
         self.changes.append((rows.GENERATION + key, None))
 
+    def known(self, key: bytes) -> None:
+        self.changes.append((rows.KNOWN + key, b""))
+
+    def known_block(self, full_key: bytes) -> None:
+        self.changes.append((rows.KNOWN_BLOCK + full_key, b""))
+
+    def forget_known(self) -> None:
+        self.changes += [(rows.KNOWN, _ALL), (rows.KNOWN_BLOCK, _ALL)]
+
     def frontier(self, frontier: rows.Frontier) -> None:
         self.mark = frontier
         self.changes.append((rows.FRONTIER_KEY, frontier.encode()))
@@ -82,7 +95,10 @@ class Database:
 
 def _apply(rows_: dict[bytes, bytes], changes: list[_Change]) -> None:
     for key, value in changes:
-        if value is None:
+        if value is _ALL:
+            for gone in [one for one in rows_ if one.startswith(key)]:
+                del rows_[gone]
+        elif value is None:
             rows_.pop(key, None)
         else:
             rows_[key] = value
@@ -168,6 +184,12 @@ class Store:
 
     def block(self, key: bytes, block: int) -> bytes | None:
         return self._database.live.get(rows.BLOCK + block_key(key, block))
+
+    def known(self, key: bytes) -> bool:
+        return rows.KNOWN + key in self._database.live
+
+    def known_block(self, full_key: bytes) -> bool:
+        return rows.KNOWN_BLOCK + full_key in self._database.live
 
     def generation(self, key: bytes) -> bytes | None:
         return self._database.live.get(rows.GENERATION + key)

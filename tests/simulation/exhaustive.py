@@ -269,7 +269,7 @@ class SmallWorld(World):
             return
         self._repeated = range(offset, committed.offset)
         group.set_back(0, offset)
-        self.once.decided[0] = offset
+        self.once.set_back(0, offset)
         for seen in (self.once.rejected, self.once.forwarded):
             for place in [place for place in seen if place[1] >= offset]:
                 del seen[place]

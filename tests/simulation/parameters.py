@@ -29,6 +29,8 @@ class Parameters:
     plan_name: str = "none"
     sabotage: str | None = None
     outcomes_only: bool = False
+    #: Restores are hot first (rules H); ``None``: drawn in a swarm, off otherwise.
+    hot_first: bool | None = None
 
     def banner(self) -> str:
         return (
@@ -36,14 +38,16 @@ class Parameters:
             f" sessions={self.sessions} events={self.events} pause_us={self.pause_us}"
             f" restart_us={self.restart_us[0]}-{self.restart_us[1]} faults={self.plan_name}"
             f" sabotage={self.sabotage or '-'}"
+            f" hot_first={'drawn' if self.hot_first is None else 'on' if self.hot_first else 'off'}"
         )
 
     def command(self) -> str:
         sabotage = f" --sabotage {self.sabotage}" if self.sabotage else ""
+        hot = "" if self.hot_first is None else f" --hot-first {'on' if self.hot_first else 'off'}"
         return (
             f"python -m tests.simulation --seed {self.seed} --ticks {self.ticks} --workers {self.workers}"
             f" --partitions {self.partitions} --sessions {self.sessions} --events {self.events}"
-            f" --faults {self.plan_name}{sabotage}"
+            f" --faults {self.plan_name}{sabotage}{hot}"
         )
 
 

@@ -21,6 +21,7 @@ from refold.engine import (
     commit,
     engine,
     group,
+    history,
     ownership,
     plan,
     poll,
@@ -29,6 +30,7 @@ from refold.engine import (
     takeover,
 )
 from refold.engine.standby import copy, service, tail
+from refold.engine.warming import fold, gate, interval, opening, parking, reader, warmer
 
 from . import disk, versions
 from .broker import Broker
@@ -51,6 +53,13 @@ LOOK_S: Final = 0.2
 MEMBERS_S: Final = 0.6
 AGAIN_S: Final = 1.0
 KEEP_EVERY_S: Final = 1.0
+#: The same of a restore that is hot first: several ranges, some of them too long, and few records that wait.
+FIRST_OFFSETS: Final = 6
+HOT_OFFSETS_MIN: Final = 10
+RANGE_RECORDS_MAX: Final = 4
+RANGE_OFFSETS_MAX: Final = 24
+PARKED_MAX: Final = 5
+BLOCK_EVENTS: Final = 3
 
 #: The slice clock jumps by up to this, so that folds are cut at every possible place.
 SLICE_US_MAX: Final = 9_000
@@ -125,6 +134,15 @@ def replacements(
         (tail, "threading", Threading(kernel)),
         (tail, "clients", clients),
         (tail, "KEEP_EVERY_S", KEEP_EVERY_S),
+        (fold, "time", clock),
+        (fold, "asyncio", Asyncio(kernel)),
+        (gate, "threading", Threading(kernel)),
+        (interval, "FIRST_OFFSETS", FIRST_OFFSETS),
+        (interval, "RUN_RECORDS_MAX", RANGE_RECORDS_MAX),
+        (interval, "RANGE_OFFSETS_MAX", RANGE_OFFSETS_MAX),
+        (opening, "HOT_OFFSETS_MIN", HOT_OFFSETS_MIN),
+        (parking, "PARKED_MAX", PARKED_MAX),
+        (reader, "clients", clients),
     ]
 
 
@@ -135,6 +153,8 @@ def disks() -> list[tuple[ModuleType, str, Any]]:
         (copy, "Batch", disk.Batch),
         (tail, "set_aside", disk.set_aside),
         (plan, "Batch", disk.Batch),
+        (opening, "Batch", disk.Batch),
+        (warmer, "Batch", disk.Batch),
         (restore, "Store", disk.Store),
         (restore, "Batch", disk.Batch),
         (restore, "set_aside", disk.set_aside),
@@ -142,6 +162,17 @@ def disks() -> list[tuple[ModuleType, str, Any]]:
         (restore, "sorted_files", lambda path: 0),
         (restore, "stored_frontier", disk.stored_frontier),
     ]
+
+
+@contextlib.contextmanager
+def small_blocks(on: bool) -> Iterator[None]:
+    """History blocks that fill up within a run, where it matters: they are read last, beside commits."""
+    before = history.BLOCK_EVENTS
+    history.BLOCK_EVENTS = BLOCK_EVENTS if on else before  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        history.BLOCK_EVENTS = before  # type: ignore[misc]
 
 
 @contextlib.contextmanager

@@ -80,6 +80,7 @@ class Log:
     def __init__(self, world: World, worker: Worker) -> None:
         self._world = world
         self._worker = worker
+        self._served: set[int] = set()
 
     def info(self, event: str, **fields: Any) -> None:
         self._say(event, fields)
@@ -98,11 +99,17 @@ class Log:
             self._world.happened[f"{fields['before']} to {fields['state']}"] += 1
         if event == "standby_closed":
             self._worker.kept.add(fields["partition"])
+        if event == "partition_live" and fields["partition"] in self._worker.kept:
+            self._worker.kept.discard(fields["partition"])
+            self._world.happened["standby promoted"] += 1
+        if event == "partition_served":
+            self._world.partition_served(self._worker, fields["partition"], fields["offset"])
+            self._served.add(fields["partition"])
+        if event == "partition_moved" and fields["state"] == "restoring":
+            self._served.discard(fields["partition"])
         if event == "partition_live":
-            if fields["partition"] in self._worker.kept:
-                self._worker.kept.discard(fields["partition"])
-                self._world.happened["standby promoted"] += 1
-            self._world.partition_live(self._worker, fields["partition"], fields["offset"])
+            filled = fields["partition"] in self._served
+            self._world.partition_live(self._worker, fields["partition"], fields["offset"], filled=filled)
 
 
 class Metrics:
@@ -192,6 +199,7 @@ class Worker:
             restore_jitter_ms_max=RESTORE_JITTER_MS_MAX,
             takeover_stall_ms_max=TAKEOVER_STALL_MS_MAX,
             standby_replicas=world.standby_replicas,
+            hot_first=world.hot_first,
             seed=self.lives,
             sabotage=Sabotage.parse(world.sabotage, environment="dev"),
         )
@@ -216,6 +224,7 @@ class Worker:
             points,  # type: ignore[arg-type]
             log=log,
             now_ms=self.now_ms,
+            key_filter=world.key_filter,
         )
         limits = Limits(*[RECORD_BYTES_MAX] * 6)
         slots = SlotMap(world.broker.partitions)

@@ -22,6 +22,7 @@ from .broker import Broker
 from .checkers import FoldChecker, OnceChecker, Report, StoreChecker, compare_end, compare_ruling
 from .consumer import FETCH_RECORDS_MAX
 from .disk import Directory, Disk
+from .filters import KeyFilter
 from .generations import GenerationChecker, GenerationWorkload, Tracks
 from .kernel import Kernel, Process
 from .oracle import Expected, Ruled, fold_inbox, inbox_records
@@ -67,6 +68,11 @@ APPEND_CLOCK_MS: Final = (-7_200_000, -3_000, 0, 3_000, 7_200_000)
 
 #: Copies of every partition besides its owner's.
 STANDBY_REPLICAS: Final = (0, 1, 2)
+#: Share of a swarm's runs in which restores are hot first.
+HOT_SHARE: Final = 0.5
+HOT_SESSIONS: Final = (10, 24, 60)
+#: … and of those, in which there are key filters of checkpoints.
+FILTERS_SHARE: Final = 0.4
 
 TRANSACTION_TIMEOUTS_MS: Final = (1_000, 10_000)
 
@@ -115,6 +121,14 @@ class World:
             f" overlay_bytes_max={self.overlay_bytes_max} fetch_records_max={self.fetch_records_max}"
             f" {self.plan.row()}"
         )
+        #: Restores serve while they read (rules H); with more sessions, or all of them are hot.
+        hot = child(parameters.seed, "hot")
+        drawn = parameters.plan_name == "swarm" and hot.random() < HOT_SHARE
+        self.hot_first = drawn if parameters.hot_first is None else parameters.hot_first
+        sessions = hot.choice(HOT_SESSIONS) if self.hot_first else parameters.sessions
+        self.filters = hot.random() < FILTERS_SHARE
+        self._hot = hot
+        self.drawn += f" hot_first={self.hot_first} sessions={sessions} filters={self.filters}"
         self.sabotage = parameters.sabotage
         #: What the stores of a process share: nothing, unless they are real (tests/plug).
         self.memory: Any = None
@@ -147,7 +161,7 @@ class World:
         #: Faults that struck, and things that happened (log events, metrics, situations worth reaching).
         self.struck: Counter[str] = Counter()
         self.happened: Counter[str] = Counter()
-        self.workload = Workload(self.seeds.workload, parameters.partitions, parameters.sessions)
+        self.workload = Workload(self.seeds.workload, parameters.partitions, sessions)
         self.sent = 0
         self._chance = child(parameters.seed, "generations")
         self._generations = GenerationWorkload(self._chance, self.broker, self.topics)
@@ -169,10 +183,20 @@ class World:
         """Where a worker keeps its stores: of whatever kind ``seams.disks`` puts in place."""
         return Directory(worker.disk, "data")
 
+    def key_filter(self, partition: int) -> KeyFilter | None:
+        """As of a checkpoint made at some moment; most runs have none."""
+        if not self.filters:
+            return None
+        log = self.broker.log(self.topics.state, partition)
+        return KeyFilter(log, log.start + self._hot.randrange(log.end - log.start + 1))
+
     # --- the run -------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        with seams.installed(self.kernel, self.broker, self.trouble, self.happened):
+        with (
+            seams.installed(self.kernel, self.broker, self.trouble, self.happened),
+            seams.small_blocks(self.hot_first),
+        ):
             try:
                 self._with_faults()
                 self._quiesce()
@@ -284,8 +308,9 @@ class World:
 
     def _compare(self) -> None:
         expected = self._expected()
+        hot = self.hot_first
         self.generations.compare_end(self.once.batches_rejected, self.once.batches_forwarded)
-        compare_end(self.report, self.broker, self.topics, expected, self.fold, self.once)
+        compare_end(self.report, self.broker, self.topics, expected, self.fold, self.once, hot_first=hot)
         for worker in self.workers:
             engine = worker.engine
             if engine is None or worker.process.dead:
@@ -325,12 +350,28 @@ class World:
         self.generations.on_decided(decision)
         self.once.on_decided(decision)
 
-    def partition_live(self, worker: Worker, partition: int, offset: int) -> None:
+    def partition_live(self, worker: Worker, partition: int, offset: int, *, filled: bool) -> None:
+        """``filled``: it was served before (rule H2)."""
         if worker.consumer is None or not worker.consumer.still_given(partition):
             # A zombie that does not know yet: it may finish its restore, it cannot commit.
             self.happened["zombie went live"] += 1
             return
+        owner = None if worker.engine is None else worker.engine.assignment.get(partition)
+        if owner is not None and owner.parking is not None:
+            self.happened["live with records that wait"] += bool(len(owner.parking))
+        if filled:
+            overlay = None if worker.engine is None else worker.engine.inflight
+            part = None if overlay is None else overlay.parts.get(partition)
+            in_flight = frozenset() if part is None else frozenset(part.touched)
+            self.store.on_filled(worker.instance, partition, worker.database(partition), in_flight)
+            return
         self.store.on_live(worker.instance, partition, offset, worker.database(partition))
+        self.generations.on_live(worker.instance, partition, worker.database(partition))
+
+    def partition_served(self, worker: Worker, partition: int, offset: int) -> None:
+        if worker.consumer is None or not worker.consumer.still_given(partition):
+            return
+        self.store.on_served(worker.instance, partition, offset, worker.database(partition))
         self.generations.on_live(worker.instance, partition, worker.database(partition))
 
     def exited(self, worker: Worker, process: Process, error: BaseException | None) -> None:

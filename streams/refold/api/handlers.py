@@ -99,12 +99,12 @@ class Handlers:
             copied = self._view.standby(key)
             if copied is not None:
                 return self._from_standby(request, copied)
-        self._require_live(partition)
+        self._require_live(partition, key)
         wait_ms = _number(request, "wait_ms", WAIT_MS_DEFAULT if min_seq else 0, 0, WAIT_MS_MAX)
         if min_seq > self._view.seq_of(key):
             with self._waiting():
                 reached = await self._view.wait_seq(key, min_seq, wait_ms / 1000)
-            self._require_live(partition)  # Ownership may have moved while we waited.
+            self._require_live(partition, key)  # Ownership may have moved while we waited.
             if not reached:
                 raise Problem(
                     "not_reached",
@@ -150,7 +150,7 @@ class Handlers:
         if wait_ms:
             with self._waiting():
                 await self._view.wait_generation(key, generation_id, wait_ms / 1000)
-            self._require_live(partition)
+            self._require_live(partition, key)
         answer = self._view.generation(key, generation_id)
         if answer is None:
             raise Problem(
@@ -200,7 +200,7 @@ class Handlers:
     def _owned_key(self, request: web.Request) -> tuple[bytes, int]:
         key = self._key(request)
         partition = self._view.partition_of(key)
-        self._require_live(partition)
+        self._require_live(partition, key)
         return key, partition
 
     def _key(self, request: web.Request) -> bytes:
@@ -215,8 +215,8 @@ class Handlers:
             raise Problem("bad_request", f"tenant/session: longer than {KEY_BYTES_MAX} bytes")
         return key
 
-    def _require_live(self, partition: int) -> None:
-        status = self._view.status(partition)
+    def _require_live(self, partition: int, key: bytes | None = None) -> None:
+        status = self._view.status(partition) if key is None else self._view.session_status(key)
         if status == "live":
             return
         if status == "absent":
@@ -227,7 +227,9 @@ class Handlers:
             )
         raise Problem(
             "restoring",
-            f"partition {partition} is {status}: its state is not loaded yet",
+            f"partition {partition} is {status}: its state is not loaded yet"
+            if key is None or self._view.status(partition) != "live"
+            else f"partition {partition} is being restored: this session is not loaded yet",
             retry_after_s=self._view.retry_after_s(partition),
             partition=partition,
         )

@@ -55,7 +55,9 @@ class PartitionRow:
     known; ``lag``: inbox records not ruled on, as last looked for, ``None`` before.
 
     Of a standby alone, ``None`` otherwise: ``behind``, offsets of its changelogs that it has not read;
-    ``age_s``, everything committed so many seconds ago is in it (``None`` while it is being made)."""
+    ``age_s``, everything committed so many seconds ago is in it (``None`` while it is being made).
+
+    ``served``: records are folded and sessions answered: live, or restored hot first (rule H2)."""
 
     partition: int
     state: str
@@ -66,6 +68,7 @@ class PartitionRow:
     lag: int | None
     behind: int | None = None
     age_s: float | None = None
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,11 @@ class OwnerView(Protocol):
     def partition_of(self, key: bytes) -> int:
         """The partition a record key maps to under the live slot map."""
 
-    def status(self, partition: int) -> PartitionStatus: ...
+    def status(self, partition: int) -> PartitionStatus:
+        """``live``: also of one that is still restored and serves the sessions it knows."""
+
+    def session_status(self, key: bytes) -> PartitionStatus:
+        """Of its partition; ``restoring`` as well while a live one does not know the session yet."""
 
     def retry_after_s(self, partition: int) -> float:
         """Estimate, in seconds, until a waiting or restoring partition is live; at least 0.05."""

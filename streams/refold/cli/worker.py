@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -220,7 +221,8 @@ def status(
                 (
                     state["partition"],
                     row["instance"],
-                    state["state"],
+                    # A worker of an earlier version does not say it.
+                    f"{state['state']}, served" if _early(state) else state["state"],
                     f"{state['seconds']:.0f} s",
                     f"{state['progress']:.0%}",
                     state["position"],
@@ -234,3 +236,8 @@ def status(
             ),
         )
     out.result({"group": settings.topic_prefix, "members": rows})
+
+
+def _early(state: Mapping[str, Any]) -> bool:
+    """A partition that serves what it knows while it is restored (worker.hot_first)."""
+    return state["state"] == "restoring" and bool(state.get("served"))

@@ -50,6 +50,11 @@ class Ticket:
     draw: float
 
 
+def background(rank: Rank) -> Rank:
+    """The rank of a partition that is served already: after all that are not."""
+    return Rank(True, 1, rank.partition)
+
+
 def core_partitions(text: str, slots: SlotMap) -> frozenset[int]:
     """Partitions named by ``worker.restore_first``: ``"0,4-7,acme/front desk"``.
 

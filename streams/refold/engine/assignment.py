@@ -20,6 +20,9 @@ from refold.engine.admission import Rank, Ticket
 from refold.engine.chunks import Chunk
 from refold.engine.lifecycle import State, move
 from refold.engine.plan import Written
+from refold.engine.warming.beyond import Beyond
+from refold.engine.warming.parking import Parking
+from refold.engine.warming.unread import Unread
 from refold.errors import InvariantViolation
 
 
@@ -29,16 +32,19 @@ class Partition:
         "batches_committed",
         "batches_moved",
         "batches_position",
+        "beyond",
         "cancelled",
         "caught_up",
         "committed",
         "epoch",
         "fetch_epoch",
+        "full",
         "held",
         "lag",
         "moved_at",
         "number",
         "parked",
+        "parking",
         "position",
         "progress",
         "restoring_since",
@@ -46,6 +52,7 @@ class Partition:
         "state",
         "task",
         "ticket",
+        "warming",
         "written",
     )
 
@@ -70,6 +77,15 @@ class Partition:
         self.held: deque[Chunk] | None = None
         #: Fetch epoch of the chunks that are dropped instead, because the wait is a long one; -1: none are.
         self.parked = -1
+        #: Served while the rest of its state is read (rule H2): what is unread, ``None`` in every other case.
+        self.warming: Unread | None = None
+        #: Records that wait for their session, and what a predecessor handled beyond the committed offset
+        #: (rules H4 and H5); ``None`` where there is neither, which is nearly always.
+        self.parking: Parking | None = None
+        #: As committed last with the offset.
+        self.beyond: Beyond | None = None
+        #: Fetch epoch of the chunks that are dropped because no more can be parked; -1: none are.
+        self.full = -1
         self.written: Written | None = None
         self.cancelled = threading.Event()
         self.task: asyncio.Task[None] | None = None
@@ -83,6 +99,22 @@ class Partition:
         self.ruled_ms = 0
         #: Fraction of the restore done, 0 … 1; set by the restore thread.
         self.progress = 0.0
+
+    @property
+    def fed(self) -> bool:
+        """Whether records of its sources are folded: live, or served while it is restored (rule H2)."""
+        return self.state is State.LIVE or (self.warming is not None and self.state is State.RESTORING)
+
+    def knows(self, key: bytes) -> bool:
+        """Whether the store has the session as it is (rule H3)."""
+        return self.warming is None or self.warming.knows(key)
+
+    def begin(self, offset: int, beyond: Beyond | None) -> None:
+        """What is handled is what this offset and metadata say: restored, or rewound to it."""
+        self.position = self.committed = offset
+        self.beyond = beyond
+        self.full = -1
+        self.parking = None if self.warming is None and beyond is None else Parking(beyond)
 
     def wake(self) -> None:
         """The position of batches has moved, or the partition is another one now: look again."""
@@ -123,12 +155,7 @@ class Assignment:
     def live(self, number: int, epoch: int, fetch_epoch: int) -> Partition | None:
         """The partition if a chunk polled under these epochs is still to be folded."""
         part = self._parts.get(number)
-        if (
-            part is None
-            or part.epoch != epoch
-            or part.fetch_epoch != fetch_epoch
-            or part.state is not State.LIVE
-        ):
+        if part is None or part.epoch != epoch or part.fetch_epoch != fetch_epoch or not part.fed:
             return None
         return part
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -393,7 +393,8 @@ class Transactor:
                 map_epoch=self._map_epoch,
             )
             text, part = meta.encode(), plan.part
-            offsets.append(TopicPartition(self._topics.inbox, part.partition, part.next_offset, text))
+            told = text if part.beyond is None else replace(meta, beyond=part.beyond).encode()
+            offsets.append(TopicPartition(self._topics.inbox, part.partition, part.offset, told))
             if not self._sabotage.batches_without_offsets:
                 offsets.append(TopicPartition(self._topics.batches, part.partition, part.batches_next, text))
         while True:
@@ -463,9 +464,27 @@ class Transactor:
         now = self._now_ms()
         for plan in plans:
             written = self._ownership.written(plan.part.partition)
-            plan.learn(written)
             try:
-                written.store.write(plan.batch(written, now))
+                self._write_store(plan, written, now)
             except StorageError as error:
                 failures[plan.part.partition] = error
         return failures
+
+    @staticmethod
+    def _write_store(plan: Plan, written: Written, now: int) -> None:
+        unread = written.unread
+        if unread is None:
+            plan.learn(written)
+            plan.part.state_end = written.state_next
+            written.store.write(plan.batch(written, now))
+            return
+        with unread.gate:
+            plan.learn(written)
+            plan.part.state_end = written.state_next
+            try:
+                written.store.write(plan.batch(written, now))
+            except StorageError:
+                unread.broken = True
+                raise
+            if plan.frontier is not None:
+                unread.committed(plan.frontier, (*plan.rows, *plan.blocks))

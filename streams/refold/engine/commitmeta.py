@@ -1,7 +1,8 @@
 """Rule M: what travels with every committed offset, and the group metadata it is sent under (rule F).
 
 Per partition: ``{"v":1,"txid":…,"cl":{"state":next,"history":next,"generations":next},"map":epoch}``, the
-same text with the offsets of inbox and batches. ``txid`` names whose open
+same text with the offsets of inbox and batches; with that of the inbox also ``"beyond"`` where records after
+it were handled already (rule H5, :mod:`refold.engine.warming.beyond`). ``txid`` names whose open
 transaction to fence at a takeover (rule D); ``cl`` is how far the changelogs must be read before the
 partition is restored (rule T, step 4).
 """
@@ -9,12 +10,13 @@ partition is restored (rule T, step 4).
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
-from refold.errors import InvariantViolation
+from refold.engine.warming.beyond import Beyond
+from refold.errors import ConfigError, InvariantViolation
 
 VERSION: Final = 1
 
@@ -31,32 +33,37 @@ class CommitMeta:
     history_next: int
     generations_next: int
     map_epoch: int
+    beyond: Beyond | None = None
 
     def encode(self) -> str:
-        return orjson.dumps(
-            {
-                "v": VERSION,
-                "txid": self.txid,
-                "cl": {
-                    "state": self.state_next,
-                    "history": self.history_next,
-                    "generations": self.generations_next,
-                },
-                "map": self.map_epoch,
-            }
-        ).decode()
+        row: dict[str, Any] = {
+            "v": VERSION,
+            "txid": self.txid,
+            "cl": {
+                "state": self.state_next,
+                "history": self.history_next,
+                "generations": self.generations_next,
+            },
+            "map": self.map_epoch,
+        }
+        if self.beyond is not None and self.beyond.parked:
+            row["beyond"] = self.beyond.encode()
+        return orjson.dumps(row).decode()
 
     @classmethod
-    def parse(cls, text: str | None) -> CommitMeta | None:
-        """``None`` for metadata this version did not write (another program committed, or an offset
-        reset)."""
+    def parse(cls, text: str | None, offset: int = -1) -> CommitMeta | None:
+        """``None`` for metadata this version did not write (another program committed, or an offset reset).
+
+        ``offset`` is the one that it was committed with. Raises ConfigError where what was handled beyond it
+        cannot be read: going on would handle it again.
+        """
         if not text:
             return None
         try:
             row: Any = orjson.loads(text)
             if row["v"] != VERSION:
                 return None
-            return cls(
+            meta = cls(
                 txid=str(row["txid"]),
                 state_next=int(row["cl"]["state"]),
                 history_next=int(row["cl"]["history"]),
@@ -66,6 +73,16 @@ class CommitMeta:
             )
         except (ValueError, KeyError, TypeError):
             return None
+        if "beyond" not in row:
+            return meta
+        try:
+            return replace(meta, beyond=Beyond.decode(offset, row["beyond"]))
+        except (ValueError, TypeError):
+            raise ConfigError(
+                f"the metadata of committed offset {offset} says that records after it were handled, in a"
+                " form that this version does not know: a newer worker has written it. Start that version"
+                " again"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class EngineConfig:
     restores_max: int = RESTORES_MAX
     restore_bytes_per_s_max: int = 0
     restore_first: str | None = None
+    hot_first: bool = False
     takeover_stall_ms_max: int = TAKEOVER_STALL_MS_MAX
     standby_replicas: int = 0
     checkpoint_url: str | None = field(default=None, repr=False)
@@ -127,6 +128,7 @@ class EngineConfig:
             restores_max=worker.restores_max,
             restore_bytes_per_s_max=worker.restore_bytes_per_s_max,
             restore_first=worker.restore_first,
+            hot_first=worker.hot_first,
             supervised=SUPERVISED_VARIABLE in os.environ,
             sabotage=Sabotage.parse(worker.sabotage, environment=settings.environment),
         )

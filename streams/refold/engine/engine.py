@@ -24,7 +24,6 @@ from typing import Any, Final
 from refold.core.slots import SlotMap
 from refold.engine.admission import core_partitions
 from refold.engine.assignment import Partition
-from refold.engine.batchfold import BatchFold
 from refold.engine.batchsource import BatchSource
 from refold.engine.cadence import Cadence
 from refold.engine.chunks import Chunk, record_of
@@ -44,6 +43,7 @@ from refold.engine.sessions import Sessions
 from refold.engine.step import BatchesBehind, Limits, step
 from refold.engine.store import UnreadableStore
 from refold.engine.waits import Waits
+from refold.engine.warming.fold import WarmFold
 from refold.errors import InvariantViolation, UnavailableError
 
 #: How often a fold looks at the clock: 16 records are a quarter of a millisecond.
@@ -56,7 +56,7 @@ ABORT_BACKOFF_MS_MAX: Final = 1_000
 ABORTS_IN_A_ROW_MAX: Final = 70
 
 
-class Engine(BatchFold):
+class Engine(WarmFold):
     """Fold and commit of what :class:`refold.engine.ownership.Ownership` has brought up. Everything without
     a comment runs on the event loop."""
 
@@ -145,7 +145,7 @@ class Engine(BatchFold):
                 await self._go.wait()
                 continue
             owner = live(chunk.partition, chunk.epoch, chunk.fetch_epoch)
-            if owner is None or self.stopping:
+            if owner is None or self.stopping or owner.full == chunk.fetch_epoch:
                 return count
             if at == 0 and chunk.follows != owner.position:
                 # A chunk went missing between poll and fold (Faust's queues can be cleared): read it again.
@@ -154,9 +154,13 @@ class Engine(BatchFold):
                 )
                 self._rewind(owner, owner.position, owner.batches_position)
                 return count
-            at, behind = self._slice(owner, messages, at, count)
-            if behind:
-                return at
+            if owner.parking is None:
+                at, behind = self._slice(owner, messages, at, count)
+                if behind:
+                    return at
+            elif (at := self._warm_slice(owner, messages, at, count)) < 0:
+                # No more can be parked: read again when there is room.
+                return count
             if at == count:
                 owner.position = chunk.next_offset
             await asyncio.sleep(0)
@@ -228,6 +232,7 @@ class Engine(BatchFold):
             try:
                 overlay, self.current = self.current, Overlay()
                 self._dirty.clear()
+                self._bound(overlay)
                 self.inflight = overlay
                 self._commit_started = time.monotonic()
                 try:
@@ -292,7 +297,7 @@ class Engine(BatchFold):
                 raise InvariantViolation(
                     f"partition {part.partition} was given up while its commit was in flight"
                 )
-            owner.committed = part.next_offset
+            owner.committed, owner.beyond = part.offset, part.beyond
             owner.batches_committed = part.batches_next
             for key, touched in part.touched.items():
                 entry = touched.entry
@@ -362,7 +367,8 @@ class Engine(BatchFold):
         self.current = Overlay()
         for number in sorted({n for one in both for n in one.parts}):
             owner = self.assignment.get(number)
-            if owner is not None and owner.state is State.LIVE:
+            if owner is not None and owner.fed:
+                owner.begin(owner.committed, owner.beyond)
                 self._rewind(owner, owner.committed, owner.batches_committed)
             self._settle_claim(number, False)
         self._let_go()

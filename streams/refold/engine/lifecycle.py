@@ -11,7 +11,8 @@
     any of them ──► REVOKED   taken politely (rule R)         both are ends: a partition that comes back is
     any of them ──► LOST      taken while presumed dead       a new Partition with a new assignment epoch
 
-Only a LIVE partition is fed; the others' source is paused. Every step is a line ``partition_moved`` in the
+Only a LIVE partition is fed, and one that is served while it is RESTORING (``worker.hot_first``,
+``Partition.fed``); the others' source is paused. Every step is a line ``partition_moved`` in the
 log with its reason and the time spent before it, and counts in ``refold_partition_transitions_total``; the
 present is ``refold_partition_state``, ``/healthz/partitions`` and ``refold worker status --partitions``.
 """

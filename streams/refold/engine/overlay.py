@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from refold.core.rulings import Accepted, Duplicate, Rejected
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
+from refold.engine.warming.beyond import Beyond
 
 if TYPE_CHECKING:
     from refold.engine.generations import Entry as GenerationEntry
@@ -82,6 +83,7 @@ Ruled: TypeAlias = tuple[int | Duplicate | Rejected, str | None]
 class PartitionOverlay:
     __slots__ = (
         "batches_next",
+        "beyond",
         "claim",
         "epoch",
         "generations",
@@ -90,14 +92,21 @@ class PartitionOverlay:
         "outputs",
         "partition",
         "rulings",
+        "state_end",
         "touched",
     )
 
     def __init__(self, partition: int, epoch: int, next_offset: int, batches_next: int = 0) -> None:
         self.partition = partition
         self.epoch = epoch
-        #: One past the last inbox record folded: what is committed for this partition (rule F: always).
+        #: One past the last inbox record folded: what is committed for this partition (rule F: always),
+        #: unless records before it wait.
         self.next_offset = next_offset
+        #: What is committed instead where records wait, or were handled by a predecessor (rule H5); set when
+        #: the overlay is taken for a commit.
+        self.beyond: Beyond | None = None
+        #: End of the state changelog after its commit; set by the commit thread before RocksDB is written.
+        self.state_end = -1
         #: The same for batches: both go with every commit.
         self.batches_next = batches_next
         #: Generations whose progress changed, by the key of their changelog.
@@ -109,6 +118,11 @@ class PartitionOverlay:
         #: The first commit of a new owner: nothing but the unchanged offset with our name in the metadata, so
         #: that whoever takes over from us knows whom to fence (rule D).
         self.claim = False
+
+    @property
+    def offset(self) -> int:
+        """What is committed for the inbox: every record before it was handled."""
+        return self.next_offset if self.beyond is None else self.beyond.low
 
 
 class Overlay:

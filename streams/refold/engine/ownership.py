@@ -34,6 +34,7 @@ from refold.engine.rulings import RulingBook
 from refold.engine.standby.service import Standbys
 from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
+from refold.engine.warming.warmer import Warmer
 from refold.errors import StorageError, TransientError, UnavailableError
 
 #: A revoke waits for the commit in flight; that one is bounded, and this adds its abort and some closing.
@@ -103,6 +104,10 @@ class Ownership(ABC):
         self.on_ownership: Callable[[Sequence[int]], Awaitable[None]] = _no_hook
         #: Where chunks go: the transport's queue.
         self.on_chunks: Callable[[list[Chunk]], None] = _no_chunks
+
+    @abstractmethod
+    async def _serve(self, owner: Partition, restored: Restored, warmer: Warmer) -> None:
+        """RESTORING, fed, and read on in the background until it is LIVE (rule H2)."""
 
     @abstractmethod
     def _let_go(self) -> None:
@@ -299,13 +304,16 @@ class Ownership(ABC):
         except Cancelled:
             return
         owner.written = restored.written
-        owner.position = owner.committed = restored.offset
+        owner.begin(restored.offset, restored.beyond)
         owner.batches_position = owner.batches_committed = restored.batches
         self._metrics.count("refold_restores_total", outcome="done")
         self._metrics.count("refold_restore_records_total", restored.records)
         self._metrics.observe("refold_takeover_wait_seconds", restored.waited_s)
         if restored.set_aside is not None:
             self._metrics.count("refold_store_dead_opens_total", reason=restored.set_aside)
+        if restored.warmer is not None:
+            await self._serve(owner, restored, restored.warmer)
+            return
         if restored.claim:
             await self._claim_until_done(owner)
         if owner.cancelled.is_set() or owner.written is not restored.written:
@@ -313,6 +321,10 @@ class Ownership(ABC):
             return
         restored.written.store.on_unreadable = lambda error: self._unreadable(owner, restored.written, error)
         self.book.open(owner.number, restored.offset)
+        self._live(owner, restored)
+        self._feed(owner, restored)
+
+    def _live(self, owner: Partition, restored: Restored) -> None:
         owner.progress = 1.0
         self._move(owner, State.LIVE)
         seconds = time.monotonic() - owner.restoring_since
@@ -326,6 +338,8 @@ class Ownership(ABC):
             seconds=round(seconds, 3),
             waited_seconds=round(restored.waited_s, 3),
         )
+
+    def _feed(self, owner: Partition, restored: Restored) -> None:
         self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, restored.offset)
         self.batches.begin(owner.number, owner.epoch, owner.fetch_epoch, restored.batches)
 
@@ -429,7 +443,7 @@ class Ownership(ABC):
         """Close and restore a live partition whose store ``written`` was found bad; nothing where it is
         another one by now."""
         now = self.assignment.get(owner.number)
-        if now is owner and owner.written is written and owner.state is State.LIVE:
+        if now is owner and owner.written is written and owner.fed:
             self._reopen(owner.number, error, why)
 
     def _unreadable(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
@@ -470,7 +484,12 @@ class Ownership(ABC):
         written = owner.written
         if self.inflight is None:
             owner.written = None
-        owner.task = self._spawn(self._bring_up(owner, broken=written, aside=aside))
+        # Of one that was served while it was restored: it must have let go of the disk.
+        reading = None if owner.warming is None else owner.task
+        if reading is not None:
+            self._turns.withdraw(owner.ticket.rank)
+        owner.warming = owner.parking = None
+        owner.task = self._spawn(self._bring_up(owner, after=reading, broken=written, aside=aside))
 
 
 async def _no_hook(_numbers: Sequence[int]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Message
 
 from refold.engine import rows
 from refold.engine.history import Tail
 from refold.engine.overlay import PartitionOverlay
+from refold.engine.rows import Frontier
 from refold.engine.store import Batch, Store
+
+if TYPE_CHECKING:
+    from refold.engine.warming.unread import Unread
 
 
 @dataclass(slots=True)
@@ -28,6 +32,9 @@ class Written:
     journal_next: int | None = None
     #: The copy was on this disk before and was never compared with its changelogs (rule V2).
     unproved: bool = False
+    #: What the store still misses while it is restored hot first; set to ``None`` by the restore thread, with
+    #: its gate held.
+    unread: Unread | None = None
 
 
 class Acks:
@@ -76,6 +83,8 @@ class Plan:
     #: full block key -> value or None
     blocks: dict[bytes, bytes | None] = field(default_factory=dict)
     tails: dict[bytes, Tail] = field(default_factory=dict)
+    #: As :meth:`batch` has written it.
+    frontier: Frontier | None = None
 
     def learn(self, written: Written) -> None:
         """What the acknowledgements say of where the changelogs and the journal are now."""
@@ -91,7 +100,8 @@ class Plan:
             written.journal_next = acks.journal + 2
 
     def batch(self, written: Written, now_ms: int) -> Batch:
-        """The writes to RocksDB, after :meth:`learn`."""
+        """The writes to RocksDB, after :meth:`learn`; with the gate of ``written.unread`` held, if there is
+        one."""
         part, batch = self.part, Batch()
         for key, row in self.rows.items():
             if row is None:
@@ -108,17 +118,25 @@ class Plan:
                 batch.delete_generation(key)
             else:
                 batch.put_generation(key, touched.encoded)
-        batch.frontier(
-            rows.Frontier(
-                state_topic=written.state_topic,
-                history_topic=written.history_topic,
-                generations_topic=written.generations_topic,
-                inbox_next=part.next_offset,
-                batches_next=part.batches_next,
-                state_next=written.state_next,
-                history_next=written.history_next,
-                generations_next=written.generations_next,
-                applied_ms=now_ms,
-            )
+        frontier = rows.Frontier(
+            state_topic=written.state_topic,
+            history_topic=written.history_topic,
+            generations_topic=written.generations_topic,
+            inbox_next=part.offset,
+            batches_next=part.batches_next,
+            state_next=written.state_next,
+            history_next=written.history_next,
+            generations_next=written.generations_next,
+            applied_ms=now_ms,
         )
+        unread = written.unread
+        if unread is not None:
+            frontier = unread.holed(frontier)
+            for key, row in self.rows.items():
+                if unread.marked or row is None:
+                    batch.known(key)
+            for full_key in self.blocks:
+                batch.known_block(full_key)
+        self.frontier = frontier
+        batch.frontier(frontier)
         return batch

@@ -39,6 +39,8 @@ COMMIT: Final = (
 RESTORE: Final = ("after_stable_offset", "after_mark", "after_restore")
 #: A restore's run as a sorted file: it is whole and beside the DB, it is in the DB with its frontier.
 BULK: Final = ("run_built", "run_ingested")
+#: A range of a restore that is hot first was written (rule H2).
+WARMING: Final = ("after_range",)
 #: Inside the rebalance callbacks, before anything is given up.
 REBALANCE: Final = ("on_revoke", "on_lost")
 #: The steps of publishing a checkpoint, in order; ``checkpoint_file`` after each file that is sent.
@@ -49,7 +51,7 @@ CHECKPOINT: Final = (
     "checkpoint_after_manifest",
     "checkpoint_manifests_pruned",
 )
-NAMES: Final = COMMIT + RESTORE + BULK + REBALANCE + CHECKPOINT
+NAMES: Final = COMMIT + RESTORE + BULK + WARMING + REBALANCE + CHECKPOINT
 
 ACTIONS: Final = ("kill", "stop", "exit", "raise", "hold")
 

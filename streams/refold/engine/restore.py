@@ -25,6 +25,7 @@ from refold.engine.checkpoints.source import CheckpointSource
 from refold.engine.config import EngineConfig
 from refold.engine.plan import Written
 from refold.engine.points import Points
+from refold.engine.restored import Restored as Restored
 from refold.engine.store import (
     Batch,
     Memory,
@@ -36,6 +37,10 @@ from refold.engine.store import (
     stored_frontier,
 )
 from refold.engine.takeover import Cluster, Committed, Marks, Stall
+from refold.engine.warming import opening
+from refold.engine.warming.restoring import HotRestorer
+from refold.engine.warming.unread import KeyFilter
+from refold.engine.warming.warmer import Warmer
 from refold.errors import ConfigError, StorageError, TransientError
 
 #: Rule Z: a copy is rebuilt this long before tombstones may be gone.
@@ -58,22 +63,7 @@ class TopicFacts:
     delete_retention_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """Ready to be fed from ``offset`` of the inbox and ``batches`` of batches. ``claim``: the group's
-    metadata does not name this worker yet."""
-
-    offset: int
-    batches: int
-    written: Written
-    claim: bool
-    records: int
-    waited_s: float
-    seconds: float
-    set_aside: str | None
-
-
-class Restorer:
+class Restorer(HotRestorer):
     """One per worker; :meth:`run` may be called from several threads, for different partitions."""
 
     def __init__(
@@ -87,7 +77,10 @@ class Restorer:
         log: Any,
         now_ms: Callable[[], int],
         checkpoints: CheckpointSource | None = None,
+        key_filter: Callable[[int], KeyFilter | None] | None = None,
     ) -> None:
+        """``key_filter``: where restores that are hot first take it from, instead of ``checkpoints``; may
+        block."""
         self._config = config
         self._cluster = cluster
         self._facts = facts
@@ -100,6 +93,7 @@ class Restorer:
         self._checkpoints = checkpoints
         if checkpoints is not None:
             checkpoints.pace = self.pace
+        self._key_filter = key_filter
 
     def path(self, partition: int) -> Path:
         return self._config.store_dir / f"p{partition:05d}"
@@ -124,7 +118,7 @@ class Restorer:
             return 1.0
         if frontier is None or frontier.state_topic != self._facts.state_id:
             return 1.0
-        behind = max(0, marks.state_end - max(frontier.state_next, marks.state_start))
+        behind = opening.unread_offsets(frontier, marks)
         return min(1.0, behind / (marks.state_end - marks.state_start))
 
     def run(
@@ -191,10 +185,20 @@ class Restorer:
         here = store
         unproved = frontier.inbox_next >= 0 and not self._proved(store)
         if checkpoints is not None:
-            store, frontier = checkpoints.better(
-                partition, store, frontier, lambda one: self._distrust(one, committed, marks), cancelled
+            shown = opening.lowered(frontier)
+            store, found = checkpoints.better(
+                partition, store, shown, lambda one: self._distrust(one, committed, marks), cancelled
             )
+            frontier = frontier if found is shown else found
         try:
+            warmer = self._hot(partition, store, frontier, committed, marks, stall, cancelled, checkpoints)
+            if warmer is not None:
+                warmer.written.unproved = unproved and store is here
+                progress(warmer.progress)
+                return self._restored(
+                    committed, warmer.written, warmer.start, warmer.records, stall, why, warmer
+                )
+            frontier = opening.settled(store, frontier)
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             reading.pace = self.pace
             reading.points = self._points
@@ -242,17 +246,32 @@ class Restorer:
         except BaseException:
             store.close()
             raise
+        return self._restored(committed, written, (offset, batches), records, stall, why)
+
+    def _restored(
+        self,
+        committed: Committed,
+        written: Written,
+        start: tuple[int, int],
+        records: int,
+        stall: Stall,
+        why: str | None,
+        warmer: Warmer | None = None,
+    ) -> Restored:
         self._points.reach("after_restore")
         meta = committed.meta
         return Restored(
-            offset=offset,
-            batches=batches,
+            offset=start[0],
+            batches=start[1],
             written=written,
             claim=meta is None or meta.txid != self._config.transactional_id,
             records=records,
             waited_s=stall.waited_s,
             seconds=0.0,
             set_aside=why,
+            # From another offset than the committed one where retention has taken what was not read.
+            beyond=None if meta is None or meta.beyond is None else meta.beyond.since(start[0]),
+            warmer=warmer,
         )
 
     def open_copy(self, partition: int, marks: Marks) -> tuple[Store, rows.Frontier, str | None]:
@@ -261,7 +280,12 @@ class Restorer:
 
         Raises :class:`StorageError`.
         """
-        return self._open(partition, _NOT_FED, marks)
+        store, frontier, why = self._open(partition, _NOT_FED, marks)
+        try:
+            return store, opening.settled(store, frontier), why
+        except StorageError:
+            store.close(flush=False)
+            raise
 
     @property
     def copy_lifetime_ms(self) -> int:
@@ -367,7 +391,7 @@ class Restorer:
             local.inbox_next > max(committed.offset, 0) or local.batches_next > batches_next
         ):
             return "ahead"
-        complete = all(at >= end for at, end in ends)
+        complete = local.hole is None and all(at >= end for at, end in ends)
         age_ms = self._now_ms() - local.applied_ms
         age_ms_max = self._facts.delete_retention_ms - TOMBSTONE_MARGIN_MS
         # Of the future: a clock was ahead when it was written, and its age is not known.
@@ -375,7 +399,9 @@ class Restorer:
             return "too_old"
         return None
 
-    def _check(self, partition: int, committed: Committed, marks: Marks, reading: Reading) -> None:
+    def _check(
+        self, partition: int, committed: Committed, marks: Marks, reading: Reading | opening.Reached
+    ) -> None:
         """Rule T (4), and that offset and changelog belong together."""
         topics, meta = self._config.topics, committed.meta
         if committed.offset < 0 and reading.found_state:

@@ -1,4 +1,4 @@
-"""What a RocksDB row looks like. One column family, four kinds of keys, so that one WriteBatch is one atom.
+"""What a RocksDB row looks like. One column family, six kinds of keys, so that one WriteBatch is one atom.
 
 =====================  ==================================================================================
 key                    value
@@ -6,6 +6,8 @@ key                    value
 ``s`` + record key     seq (8 bytes), length of the tail (4 bytes), the ``refold-history`` tail, the snapshot
 ``h`` + block key      the framed history block
 ``g`` + record key     the framed ``GenerationRecord`` of one generation, under the key of its changelog
+``k`` + record key     empty: the session's row, or that it has none, is newer than the hole (rule H3)
+``x`` + block key      empty: the same of a history block
 ``m`` + ``frontier``   :class:`Frontier`: how far this DB is, written in every batch
 ``m`` + ``partition``  whose copy this is, ``<prefix>/<partition>``; written by a restore
 ``m`` + ``validated``  up to where the copy was compared with its changelogs (:mod:`refold.engine.validation`)
@@ -27,6 +29,8 @@ STATE: Final = b"s"
 BLOCK: Final = b"h"
 GENERATION: Final = b"g"
 NOTE: Final = b"m"
+KNOWN: Final = b"k"
+KNOWN_BLOCK: Final = b"x"
 FRONTIER_KEY: Final = b"mfrontier"
 PARTITION_KEY: Final = b"mpartition"
 VALIDATED_KEY: Final = b"mvalidated"
@@ -40,6 +44,8 @@ FORMAT: Final = 2
 #: What the frontier rows of format 1 did not have. They are still read, so that such a DB is set aside as of
 #: another format and not as damaged.
 _ABSENT: Final[dict[str, Any]] = {"generations_topic": "", "batches_next": -1, "generations_next": 0}
+
+_NO_HOLE: Final = b',"hole":null'
 
 _HEAD: Final = struct.Struct("<qI")
 
@@ -77,12 +83,25 @@ def snapshot_seq(snapshot: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Hole:
+    """Rule H6: records of the state changelog in [low, high) that are not in this DB, while those before and
+    after are. ``marked``: every session whose row is newer has a ``k`` row; otherwise the DB was empty at
+    first, so only what has no row (a deletion) needs one."""
+
+    low: int
+    high: int
+    marked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Frontier:
     """``inbox_next``, ``batches_next``: everything before it is folded in. The other ``*_next``: changelog
     read or written up to here.
 
     The topic ids tell a recreated topic of the same name from the one this DB was made of. ``applied_ms``:
-    wall clock of the write (rule Z: too old a copy is rebuilt, because tombstones may be gone).
+    wall clock of the write (rule Z: too old a copy is rebuilt, because tombstones may be gone). ``hole``: in
+    a DB that was being restored hot first; ``history_next`` is then how far that was read in the background,
+    and ``applied_ms`` the age of what lies below the hole.
     """
 
     state_topic: str
@@ -95,17 +114,22 @@ class Frontier:
     generations_next: int
     applied_ms: int
     format: int = FORMAT
+    hole: Hole | None = None
 
     def encode(self) -> bytes:
         # orjson writes a dataclass as its fields, slots or not.
-        return orjson.dumps(self)
+        written = orjson.dumps(self)
+        # Without a hole the row is what it was before there were any: an older build reads it.
+        return written if self.hole is not None else written.replace(_NO_HOLE, b"")
 
     @classmethod
     def decode(cls, data: bytes) -> Frontier:
         try:
             row: Any = orjson.loads(data)
+            if row.get("hole") is not None:
+                row["hole"] = Hole(**row["hole"])
             return cls(**{**_ABSENT, **row})
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError):
             raise StorageError("the frontier row is not readable") from None
 
 

@@ -54,7 +54,7 @@ class RulingBook:
         if ring is None:
             return
         ring.update(part.rulings)
-        self._frontiers[partition] = part.next_offset
+        self._frontiers[partition] = part.offset
         excess = len(ring) - max(RULINGS_PER_PARTITION_MIN, RULINGS_MAX // len(self._rings))
         if excess > 0:
             for offset in list(islice(ring, excess)):
@@ -100,8 +100,9 @@ class RulingBook:
 
     def _settle(self, partition: int) -> None:
         waiting = self._waiters.get(partition, {})
-        frontier = self._frontiers[partition]
-        for offset in [offset for offset in waiting if offset < frontier]:
+        frontier, ring = self._frontiers[partition], self._rings[partition]
+        # Rulings beyond the frontier: where an older record waits for its session (rule H5).
+        for offset in [offset for offset in waiting if offset < frontier or offset in ring]:
             answer = self.get(partition, offset)
             for future in waiting.pop(offset):
                 if not future.done():

@@ -16,7 +16,7 @@ from refold.engine import history, rows
 from refold.engine.assignment import Assignment
 from refold.engine.cache import Entry, SessionCache
 from refold.engine.chunks import Record
-from refold.engine.overlay import Overlay, journal_of
+from refold.engine.overlay import Overlay, PartitionOverlay, journal_of
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Limits
 from refold.engine.store import Store
@@ -96,12 +96,12 @@ class Sessions:
         else:
             raise InvariantViolation(f"the frontier of partition {partition} does not stand still")
         session = initial(tenant, session_id) if row is None else decode_session(rows.snapshot_of(row))
-        done = 0 if frontier is None else frontier.inbox_next
+        done, state_next = (0, 0) if frontier is None else (frontier.inbox_next, frontier.state_next)
         overlays = self._overlays()
         for overlay in overlays:
             part = overlay.parts.get(partition)
             # Overlay k may be in the row already; k + 1, the last one, never is.
-            if part is None or (overlay is not overlays[-1] and part.next_offset <= done):
+            if part is None or (overlay is not overlays[-1] and _stored(part, done, state_next)):
                 continue
             for item in journal_of(part, key):
                 entry = decode_journal(item.value)
@@ -115,3 +115,12 @@ class Sessions:
                     decode_event(entry.env),
                 )
         return session
+
+
+def _stored(part: PartitionOverlay, inbox_next: int, state_next: int) -> bool:
+    """Whether a DB that is this far holds what was folded here."""
+    if part.beyond is None:
+        return part.next_offset <= inbox_next
+    # The committed offset may stand still while records after it are handled; the changelog never does where
+    # a session was changed.
+    return 0 <= part.state_end <= state_next

@@ -142,6 +142,18 @@ class Batch:
     def delete_generation(self, key: bytes) -> None:
         self.raw.delete(rows.GENERATION + key)
 
+    def known(self, key: bytes) -> None:
+        """What the DB has of the session is newer than the hole (rule H3)."""
+        self.raw.put(rows.KNOWN + key, b"")
+
+    def known_block(self, full_key: bytes) -> None:
+        self.raw.put(rows.KNOWN_BLOCK + full_key, b"")
+
+    def forget_known(self) -> None:
+        """There is no hole any more, or it is another one. First in a batch: also what is put before goes."""
+        for prefix in (rows.KNOWN, rows.KNOWN_BLOCK):
+            self.raw.delete_range(prefix, bytes((prefix[0] + 1,)))
+
     def frontier(self, frontier: rows.Frontier) -> None:
         self.raw.put(rows.FRONTIER_KEY, frontier.encode())
 
@@ -181,6 +193,13 @@ class Store:
 
     def block(self, key: bytes, block: int) -> bytes | None:
         return self._get(rows.BLOCK + block_key(key, block))
+
+    def known(self, key: bytes) -> bool:
+        """Whether what is here of the session was noted to be newer than the hole (:meth:`Batch.known`)."""
+        return self._get(rows.KNOWN + key) is not None
+
+    def known_block(self, full_key: bytes) -> bool:
+        return self._get(rows.KNOWN_BLOCK + full_key) is not None
 
     def generation(self, key: bytes) -> bytes | None:
         """The framed record under its changelog's key (``wire.batches.generation_key``)."""

@@ -111,9 +111,8 @@ class Cluster:
                     return None
                 raise self._explained(tp.error, "reading the committed offset")
         inbox = found[topics.inbox]
-        return Committed(
-            max(inbox.offset, -1), CommitMeta.parse(inbox.metadata), max(found[topics.batches].offset, -1)
-        )
+        meta = CommitMeta.parse(inbox.metadata, inbox.offset)
+        return Committed(max(inbox.offset, -1), meta, max(found[topics.batches].offset, -1))
 
     def stable_offset(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> Committed:
         """Rule T (1): never goes on without it."""

@@ -65,7 +65,7 @@ class EngineView:
     def _store(self, key: bytes) -> Store | None:
         engine = self._engine()
         owner = engine.assignment.get(engine.slots.partition(key))
-        if owner is None or owner.state is not State.LIVE or owner.written is None:
+        if owner is None or not owner.fed or owner.written is None or not owner.knows(key):
             return None
         return owner.written.store
 
@@ -76,7 +76,18 @@ class EngineView:
         if self.engine is None:
             return "absent"
         owner = self.engine.assignment.get(partition)
-        return "absent" if owner is None else _STATUS[owner.state]
+        if owner is None:
+            return "absent"
+        return "live" if owner.fed else _STATUS[owner.state]
+
+    def session_status(self, key: bytes) -> PartitionStatus:
+        partition = self.partition_of(key)
+        status = self.status(partition)
+        if status == "live":
+            owner = self._engine().assignment.get(partition)
+            if owner is not None and not owner.knows(key):
+                return "restoring"
+        return status
 
     def retry_after_s(self, partition: int) -> float:
         owner = None if self.engine is None else self.engine.assignment.get(partition)
@@ -118,9 +129,10 @@ class EngineView:
 
         block = (first - 1) // history.BLOCK_EVENTS
         while block < tail.blocks and len(pairs) < limit:
-            stored = store.block(key, block)
+            stored = self._block(store, key, block)
             if stored is None:
-                # A block the index does not have (a topic from before the index): say where to scan from.
+                # A block the index does not have (a topic from before the index, or one that is still read):
+                # say where to scan from.
                 return HistoryAnswer(topic, partition, tuple(pairs), pairs[-1][1] + 1 if pairs else 0)
             take(block * history.BLOCK_EVENTS + 1, history.decode_block(stored))
             block += 1
@@ -131,6 +143,14 @@ class EngineView:
         ended_here = not wanted or wanted[-1][0] >= tail.last_seq
         scan_from = tail.bound if not complete and ended_here and len(wanted) < limit else None
         return HistoryAnswer(topic, partition, tuple(wanted), scan_from)
+
+    def _block(self, store: Store, key: bytes, block: int) -> bytes | None:
+        owner = self._engine().assignment.get(self.partition_of(key))
+        warming = None if owner is None else owner.warming
+        if warming is not None and not warming.done and not store.known_block(history.block_key(key, block)):
+            # What a copy has may be of a session that was deleted and made anew since.
+            return None
+        return store.block(key, block)
 
     def generation(self, key: bytes, generation_id: str) -> GenerationAnswer | None:
         engine, store = self._engine(), self._store(key)
@@ -186,6 +206,7 @@ class EngineView:
                 owner.position,
                 owner.committed,
                 owner.lag,
+                served=owner.fed,
             )
             for owner in owners
         ] + copies

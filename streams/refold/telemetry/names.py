@@ -42,6 +42,8 @@ MetricName = Literal[
     "refold_restore_records_total",
     "refold_restore_bytes_total",
     "refold_restore_seconds",
+    "refold_restore_served_seconds",
+    "refold_parking_full_total",
     "refold_takeover_wait_seconds",
     "refold_store_dead_opens_total",
     "refold_store_validations_total",
@@ -194,6 +196,15 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     ),
     "refold_restore_seconds": Metric(
         "histogram", "Assigned to live, waiting included.", (), RESTORE_BUCKETS_SECONDS
+    ),
+    "refold_restore_served_seconds": Metric(
+        "histogram",
+        "Assigned to served, where worker.hot_first serves a partition before it is live.",
+        (),
+        RESTORE_BUCKETS_SECONDS,
+    ),
+    "refold_parking_full_total": Metric(
+        "counter", "Times a source stopped because no more records could wait for their sessions (hot first)."
     ),
     "refold_takeover_wait_seconds": Metric(
         "histogram", "Waiting for a predecessor's open transaction (rules T, D).", (), RESTORE_BUCKETS_SECONDS

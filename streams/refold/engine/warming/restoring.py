@@ -1,0 +1,108 @@
+"""Whether a restore is hot first, and what it needs for that: a part of ``restore.Restorer``.
+
+Runs on a restore thread; blocks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from refold.engine import rows
+from refold.engine.admission import Pace
+from refold.engine.checkpoints.source import CheckpointSource
+from refold.engine.config import EngineConfig
+from refold.engine.plan import Written
+from refold.engine.points import Points
+from refold.engine.store import Store
+from refold.engine.takeover import Committed, Marks, Stall
+from refold.engine.warming import hot, opening
+from refold.engine.warming.reader import RangeReader
+from refold.engine.warming.unread import KeyFilter
+from refold.engine.warming.warmer import Warmer
+
+if TYPE_CHECKING:
+    from refold.engine.restore import TopicFacts
+
+
+class HotRestorer(ABC):
+    _config: EngineConfig
+    _facts: TopicFacts
+    _points: Points
+    _now_ms: Callable[[], int]
+    _key_filter: Callable[[int], KeyFilter | None] | None
+    pace: Pace
+
+    @abstractmethod
+    def _check(self, partition: int, committed: Committed, marks: Marks, reading: opening.Reached) -> None:
+        """Offset and changelogs belong together (rule T 4), or ConfigError."""
+
+    @abstractmethod
+    def _start(self, partition: int, committed: Committed, marks: Marks) -> int:
+        """The inbox offset to go on from."""
+
+    @abstractmethod
+    def _start_batches(self, partition: int, committed: Committed, marks: Marks) -> int:
+        """The same of batches."""
+
+    @abstractmethod
+    def _distrust(self, local: rows.Frontier, committed: Committed, marks: Marks) -> str | None:
+        """Why a copy must not be used."""
+
+    @abstractmethod
+    def _identity(self, partition: int) -> bytes:
+        """Whose copy it is."""
+
+    def _hot(
+        self,
+        partition: int,
+        store: Store,
+        frontier: rows.Frontier,
+        committed: Committed,
+        marks: Marks,
+        stall: Stall,
+        cancelled: Callable[[], bool],
+        checkpoints: CheckpointSource | None,
+    ) -> Warmer | None:
+        """What reads the rest while the partition is served (rule H2), with the newest of it read; ``None``:
+        not worth it, or not to be done. Leaves the store open."""
+        if (
+            not self._config.hot_first
+            or self._config.sabotage.restore_to_eof
+            or committed.offset < 0
+            or committed.meta is None
+            or opening.unread_offsets(frontier, marks) < opening.HOT_OFFSETS_MIN
+        ):
+            return None
+        self._check(partition, committed, marks, opening.reached(marks))
+        facts = self._facts
+        start = (self._start(partition, committed, marks), self._start_batches(partition, committed, marks))
+        ends = (marks.state_end, marks.history_end, marks.generations_end)
+        written = Written(store, facts.state_id, facts.history_id, facts.generations_id, *ends)
+        reader = RangeReader(self._config, partition, cancelled=cancelled, stall=stall, pace=self.pace)
+        warmer = hot.begin(
+            self._config.topics,
+            written,
+            frontier,
+            marks,
+            reader,
+            start=start,
+            proof=self._proof(partition, committed, marks, checkpoints),
+            points=self._points,
+            now_ms=self._now_ms,
+        )
+        if store.note(rows.PARTITION_KEY) is None:
+            store.put_note(rows.PARTITION_KEY, self._identity(partition))
+        return warmer
+
+    def _proof(
+        self, partition: int, committed: Committed, marks: Marks, checkpoints: CheckpointSource | None
+    ) -> KeyFilter | None:
+        """Of a checkpoint that was not taken, or could not be fetched: who is not in it (rule H3)."""
+        if self._key_filter is not None:
+            return self._key_filter(partition)
+        if checkpoints is None:
+            return None
+        found = checkpoints.key_filter(partition, lambda one: self._distrust(one, committed, marks))
+        return None if found is None else found[1]

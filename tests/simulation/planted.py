@@ -1,0 +1,60 @@
+"""Faults planted into the rules of a restore that is hot first, each by taking one piece of it away.
+
+Not switches of the product: nobody outside of the tests has a use for them, and each is one method."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from refold.engine.rows import Frontier
+from refold.engine.warming.fold import WarmFold
+from refold.engine.warming.parking import Parking
+from refold.engine.warming.unread import Unread
+
+from . import disk
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def _no_deletion_known(batch: disk.Batch, key: bytes) -> None:
+    """Only what has a row."""
+
+
+def _without_hole(unread: Unread, frontier: Frontier) -> Frontier:
+    return frontier
+
+
+#: What is broken -> (where, name, what stands there instead).
+PLANTED: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
+    "what was handled beyond the offset is handled again": (Parking, "skips", _never),
+    "the offset passes records that wait": (WarmFold, "_bound", _nothing),
+    "later records of a session overtake the one that waits": (Parking, "__contains__", _never),
+    "an unknown session is taken for absent": (Unread, "knows", _always),
+    "older ranges overwrite newer rows": (Unread, "newer", _never),
+    "deletions are forgotten": (disk.Batch, "known", _no_deletion_known),
+    "a crash forgets what was not read": (Unread, "holed", _without_hole),
+    "older history overwrites newer blocks": (disk.Batch, "known_block", _nothing),
+}
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[None]:
+    kind, method, instead = PLANTED[name]
+    before = getattr(kind, method)
+    setattr(kind, method, instead)
+    try:
+        yield
+    finally:
+        setattr(kind, method, before)
