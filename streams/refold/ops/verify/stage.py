@@ -58,6 +58,8 @@ REVIVALS_MAX: Final = 40
 #: Until every partition has an owner again, after everything was folded.
 OWNERS_S_MAX: Final = 90.0
 CREATE_S_MAX: Final = 60.0
+#: Of topics and group at the end; where nobody answers, librdkafka's own default would add a minute.
+DELETE_S_MAX: Final = 10.0
 POLL_S: Final = 0.25
 
 #: Lost connections are what runs are about: librdkafka's lines of them say nothing. From "critical" on.
@@ -277,8 +279,8 @@ class Stage:
     def _delete(self) -> None:
         topics = [getattr(self.names, name) for name in get_args(TopicKind)]
         for future in (
-            *self.admin.delete_topics(topics).values(),
-            *self.admin.delete_consumer_groups([self.names.group]).values(),
+            *self.admin.delete_topics(topics, request_timeout=DELETE_S_MAX).values(),
+            *self.admin.delete_consumer_groups([self.names.group], request_timeout=DELETE_S_MAX).values(),
         ):
             with contextlib.suppress(KafkaException):
                 future.result()
