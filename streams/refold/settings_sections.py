@@ -189,7 +189,7 @@ class WorkerSettings(_Section):
         ),
     )
     cache_bytes_max: int = Field(
-        48 * 1024 * 1024,
+        40 * 1024 * 1024,
         ge=1024 * 1024,
         description="Decoded sessions kept in memory, by encoded bytes, least recently used first out.",
     )
