@@ -189,12 +189,12 @@ class WorkerSettings(_Section):
         ),
     )
     cache_bytes_max: int = Field(
-        40 * 1024 * 1024,
+        48 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Decoded sessions kept in memory, by encoded bytes, least recently used first out.",
+        description="Decoded sessions kept in memory, by their measured size, least recently used first out.",
     )
     overlay_bytes_max: int = Field(
-        32 * 1024 * 1024,
+        24 * 1024 * 1024,
         ge=1024 * 1024,
         description=(
             "Encoded bytes folded but not yet committed, over both overlays; above it partitions pause."

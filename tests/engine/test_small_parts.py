@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import initial
 from refold.engine import history, rows
-from refold.engine.cache import ENTRY_BYTES, Entry, SessionCache
+from refold.engine.cache import DECODED_PER_ENCODED, ENTRY_BYTES, Entry, SessionCache
 from refold.engine.cadence import MARKERS_MS, SATURATED_MS, Cadence
 from refold.engine.collector import (
     FULL_AT_LEAST_S,
@@ -112,7 +112,7 @@ def entry(number: int, size: int = 1_000) -> Entry:
 
 
 def test_the_least_recently_used_goes_first_and_unconfirmed_ones_stay() -> None:
-    cache = SessionCache((ENTRY_BYTES + 2_000) * 8)
+    cache = SessionCache((ENTRY_BYTES + 1_000 * DECODED_PER_ENCODED) * 8)
     kept = entry(0)
     kept.unconfirmed = 1
     cache.put(kept)
@@ -121,7 +121,7 @@ def test_the_least_recently_used_goes_first_and_unconfirmed_ones_stay() -> None:
     assert cache.get(b"t/0") is kept
     assert cache.get(b"t/1") is None
     assert cache.get(b"t/19") is not None
-    assert cache.bytes <= (ENTRY_BYTES + 2_000) * 8
+    assert cache.bytes <= (ENTRY_BYTES + 1_000 * DECODED_PER_ENCODED) * 8
 
 
 def test_while_all_is_unconfirmed_the_sessions_are_not_walked_for_each_new_one(
@@ -154,7 +154,7 @@ def test_sizes_follow_what_was_encoded_and_discarding_gives_the_bytes_back() -> 
     cache.put(one)
     cache.put(two)
     cache.resize(one, 5_000)
-    assert cache.bytes == 2 * ENTRY_BYTES + 10_000 + 2_000
+    assert cache.bytes == 2 * ENTRY_BYTES + (5_000 + 1_000) * DECODED_PER_ENCODED
     cache.discard([one.key])
     cache.resize(one, 9_000)
     assert cache.bytes == two.size

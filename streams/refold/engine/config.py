@@ -51,8 +51,8 @@ class EngineConfig:
     session_timeout_ms: int = 30_000
     transaction_timeout_ms: int = 10_000
     commit_interval_min_ms: int = 10
-    cache_bytes_max: int = 40 * 1024 * 1024
-    overlay_bytes_max: int = 32 * 1024 * 1024
+    cache_bytes_max: int = 48 * 1024 * 1024
+    overlay_bytes_max: int = 24 * 1024 * 1024
     start_jitter_ms_max: int = 500
     restore_jitter_ms_max: int = 2_000
     seed: int | None = None

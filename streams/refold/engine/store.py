@@ -46,7 +46,7 @@ from refold.errors import StorageError
 #: Uncompressed blocks of all partitions together; the OS page cache holds the compressed ones.
 BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
 
-#: Memtables of all partitions together: with the block cache and 40 MiB of decoded sessions the process stays
+#: Memtables of all partitions together: with the block cache and 48 MiB of decoded sessions the process stays
 #: below 400 MB (`bench.memory`). Six full ones: four partitions of a busy worker fill one each at a time.
 WRITE_BUFFERS_BYTES: Final = 48 * 1024 * 1024
 
