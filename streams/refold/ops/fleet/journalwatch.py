@@ -11,37 +11,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, Message
 
-#: Records per poll; at 100 000 records/s two polls a second would still keep up.
-BATCH_RECORDS: Final = 5_000
-POLL_S: Final = 0.05
+from refold.ops.fleet.watch import Watch
 
 
-class JournalWatch:
+class JournalWatch(Watch):
     """A thread that remembers, per partition and open death, the first record after it. Close it."""
 
     def __init__(self, config: Mapping[str, Any], topic: str, partitions: int) -> None:
-        self._topic = topic
-        self._partitions = partitions
         self._lock = threading.Lock()
         self._open: list[tuple[int, int, dict[int, float]]] = []
         self.records = 0
-        self._stopping = threading.Event()
-        self._consumer = Consumer(
-            {
-                **config,
-                "group.id": f"{topic}-watch",  # required by the client; nothing is committed or joined
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 20,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, p, OFFSET_END) for p in range(partitions)])
-        self._thread = threading.Thread(target=self._run, name="journal-watch", daemon=True)
-        self._thread.start()
+        super().__init__(config, topic, dict.fromkeys(range(partitions), OFFSET_END), "watch")
 
     def died(self, partitions: Iterable[int]) -> int:
         """Note a death now; returns a ticket for :meth:`recovered_ms`."""
@@ -56,17 +40,9 @@ class JournalWatch:
             waiting = self._open[ticket][2]
             return None if any(at < 0 for at in waiting.values()) else max(waiting.values(), default=0.0)
 
-    def close(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self._consumer.close()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            for message in self._consumer.consume(BATCH_RECORDS, POLL_S):
-                if message.error() is None:
-                    self.records += 1
-                    self._note(message.partition(), message.timestamp()[1])
+    def seen(self, message: Message) -> None:
+        self.records += 1
+        self._note(message.partition(), message.timestamp()[1])
 
     def _note(self, partition: int, produced_ms: int) -> None:
         now = time.monotonic_ns()
