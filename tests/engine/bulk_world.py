@@ -21,7 +21,7 @@ from refold.wire.snapshot import encode_snapshot
 
 PARTITION = 3
 NAMES = ("state", "history", "generations")
-KINDS = {"t.state": rows.STATE, "t.history": rows.BLOCK, "t.generations": rows.GENERATION}
+KINDS = {"t.state": rows.STATE, "t.history": rows.BLOCK, "t.generations": rows.SIDE}
 KEYS = 60
 
 #: Small enough that a changelog of some hundred records is several runs, some of them files.

@@ -309,7 +309,7 @@ class World:
                     if self.chance.random() < 0.3:
                         changes[rows.BLOCK + key + b"#0"] = self.chance.randbytes(40)
                     if self.chance.random() < 0.3:
-                        changes[rows.GENERATION + key + b"#g"] = self.chance.randbytes(60)
+                        changes[rows.SIDE + key + b"#g"] = self.chance.randbytes(60)
             self.commit(*changes.items())
 
     def found(self) -> dict[bytes, bytes]:

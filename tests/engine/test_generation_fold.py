@@ -243,19 +243,20 @@ class Folding:
 
     def commit(self) -> dict[bytes, bytes | None]:
         part = self.overlay.parts[PARTITION]
-        for touched in part.generations.values():
-            self.generations.seal(touched)
-        written = {key: touched.encoded for key, touched in part.generations.items()}
+        for row in part.side.values():
+            row.seal()
+        written = {key: row.encoded for key, row in part.side.items()}
         from refold.engine.store import Batch as Writes
 
         batch = Writes()
         for key, record_ in written.items():
             if record_ is None:
-                batch.delete_generation(key)
+                batch.delete_side(key)
             else:
-                batch.put_generation(key, record_)
+                batch.put_side(key, record_)
         self.store.write(batch)
-        self.generations.confirm(part)
+        for row in part.side.values():
+            row.confirm()
         self.overlay = Overlay()
         return written
 
@@ -284,7 +285,8 @@ def test_an_abort_forgets_what_was_folded_on_top(store: Store) -> None:
     progress = folding.generations.progress(KEY, PARTITION, "g1")
     assert progress is not None
     assert progress.produced == 2
-    folding.generations.discard(folding.overlay.generation_keys())
+    for _, row in folding.overlay.side_rows():
+        row.discard()
     progress = folding.generations.progress(KEY, PARTITION, "g1")
     assert progress is not None
     assert progress.produced == 1
@@ -322,7 +324,7 @@ def test_p_a_batch_on_the_wrong_partition_is_forwarded_and_not_folded(store: Sto
     (out,) = part.outputs
     assert (out.topic, out.partition, out.key) == (TOPICS.batches, View().partition_of(elsewhere), elsewhere)
     assert dict(out.headers)["refold-origin"] == b"t.batches/%d/0" % PARTITION
-    assert part.generations == {}
+    assert part.side == {}
 
 
 def test_an_id_that_no_session_can_have_is_refused_and_not_remembered(store: Store) -> None:
@@ -331,7 +333,7 @@ def test_an_id_that_no_session_can_have_is_refused_and_not_remembered(store: Sto
     longest = "g" * GENERATION_NAME_BYTES_MAX
     folding.fold(begin(longest), begin(longest + "g"), Batch("é" * 65, 1, 1), Ack("x" * 1_000_000, 1, "c", 0))
     assert folding.overlay.refused == {"bad_id": 3}
-    assert list(folding.overlay.parts[PARTITION].generations) == [generation_key(KEY, longest)]
+    assert list(folding.overlay.parts[PARTITION].side) == [generation_key(KEY, longest)]
     assert len(folding.generations) == 1
 
 
@@ -363,7 +365,7 @@ def test_forgetting_is_a_tombstone(store: Store) -> None:
     folding.fold(Marker("g1", "forget", 1), Batch("g1", 1, 2))
     assert folding.overlay.refused == {"unknown_generation": 1}
     assert folding.commit() == {generation_key(KEY, "g1"): None}
-    assert store.generation(generation_key(KEY, "g1")) is None
+    assert store.side(generation_key(KEY, "g1")) is None
     folding.fold(Marker("g1", "forget", 1))
     assert folding.commit() == {}
 

@@ -68,7 +68,7 @@ class Held(BatchFold):
         self._loop = asyncio.get_running_loop()
         self._tasks = set()
         self.failure = self._loop.create_future()
-        self.current = self.cache = self.generations = self.book = Nothing()  # type: ignore[assignment]
+        self.current = self.cache = self.sides = self.book = Nothing()  # type: ignore[assignment]
         self.stopping = False
         self.batches_end = end
         self.sessions = Sessions.__new__(Sessions)

@@ -51,7 +51,7 @@ def test_a_copy_holds_what_its_changelogs_say_and_is_a_local_copy_for_a_restore(
     seqs["s4"] = 99
     assert world.rows(5) == {f"t/{name}".encode(): snapshot(name, seq) for name, seq in seqs.items()}
     store = Store(world.restorer.path(5), world.memory)
-    assert (store.generation(b"t/s1#g"), store.generation(b"t/s1#gone")) == (b"record", None)
+    assert (store.side(b"t/s1#g"), store.side(b"t/s1#gone")) == (b"record", None)
     assert store.row(b"t/s4") is not None
     assert rows.tail_of(store.row(b"t/s4") or b"") == b"tail 52"
     store.close(flush=False)

@@ -127,7 +127,7 @@ def test_a_session_and_its_generation_are_read_as_of_one_commit(store: Store) ->
     def commit(number: int) -> None:
         batch = Batch()
         batch.put_state(KEY, b"row %d" % number)
-        batch.put_generation(full_key, b"record %d" % number)
+        batch.put_side(full_key, b"record %d" % number)
         store.write(batch)
 
     commit(1)
@@ -182,7 +182,7 @@ class Bench:
             Sabotage(),
             self.generations.progress,
         )
-        self.sealer = Sealer(self.sessions, self.generations)
+        self.sealer = Sealer(self.sessions)
         self.offset = 0
 
     def fold(self, *values: bytes | None) -> list[Any]:

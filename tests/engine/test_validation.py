@@ -118,7 +118,7 @@ def test_commits_deletions_and_compaction_meanwhile_are_no_differences(world: Wo
 @pytest.mark.parametrize("topic", ["state", "history", "generations"])
 @pytest.mark.parametrize("kind", ["missing", "other", "deleted", "unsaid"])
 def test_what_is_wrong_in_any_of_the_three_is_found(world: World, topic: str, kind: str) -> None:
-    prefix = {"state": rows.STATE, "history": rows.BLOCK, "generations": rows.GENERATION}[topic]
+    prefix = {"state": rows.STATE, "history": rows.BLOCK, "generations": rows.SIDE}[topic]
     mine = sorted(key for key in world.expected if key.startswith(prefix))
     name = b"a/9#x" if prefix != rows.STATE else b"a/x"
     match kind:

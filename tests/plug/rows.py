@@ -49,8 +49,8 @@ def differences(
         tail = history.decode_tail(rows.tail_of(row))
         if list(tail.offsets) != offsets[tail.first_seq - 1 :]:
             found.append(f"{key!r}: its open history block names {tail}, the journal has {offsets}")
-    wanted |= {rows.GENERATION + key: record for key, record in generations.items()}
-    kept = (rows.STATE, rows.BLOCK, rows.GENERATION)
+    wanted |= {rows.SIDE + key: record for key, record in generations.items()}
+    kept = (rows.STATE, rows.BLOCK, rows.SIDE)
     there = {key: row for key, row in held.items() if key.startswith(kept)}
     odd = sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key))
     if odd:

@@ -47,11 +47,11 @@ class Batch:
     def delete_block(self, full_key: bytes) -> None:
         self.changes.append((rows.BLOCK + full_key, None))
 
-    def put_generation(self, key: bytes, record: bytes) -> None:
-        self.changes.append((rows.GENERATION + key, record))
+    def put_side(self, key: bytes, record: bytes) -> None:
+        self.changes.append((rows.SIDE + key, record))
 
-    def delete_generation(self, key: bytes) -> None:
-        self.changes.append((rows.GENERATION + key, None))
+    def delete_side(self, key: bytes) -> None:
+        self.changes.append((rows.SIDE + key, None))
 
     def known(self, key: bytes) -> None:
         self.changes.append((rows.KNOWN + key, b""))
@@ -191,12 +191,17 @@ class Store:
     def known_block(self, full_key: bytes) -> bool:
         return rows.KNOWN_BLOCK + full_key in self._database.live
 
-    def generation(self, key: bytes) -> bytes | None:
-        return self._database.live.get(rows.GENERATION + key)
+    def side(self, key: bytes) -> bytes | None:
+        return self._database.live.get(rows.SIDE + key)
+
+    def side_range(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        live, low, high = self._database.live, rows.SIDE + first, rows.SIDE + end
+        keys = sorted(key for key in live if low <= key < high)[:limit]
+        return [(key[len(rows.SIDE) :], live[key]) for key in keys]
 
     def with_generation(self, key: bytes, generation_key: bytes) -> tuple[bytes | None, bytes | None]:
         live = self._database.live
-        return live.get(rows.STATE + key), live.get(rows.GENERATION + generation_key)
+        return live.get(rows.STATE + key), live.get(rows.SIDE + generation_key)
 
     def checkpoint(self, path: object) -> bool:
         """Copies of partitions are not simulated: as if the DB were closed."""

@@ -410,7 +410,7 @@ class GenerationChecker:
 
     def on_live(self, machine: str, partition: int, database: disk.Database) -> None:
         fold = self.folds.setdefault(partition, Fold())
-        held = {key[1:]: row for key, row in database.live.items() if key.startswith(rows.GENERATION)}
+        held = {key[1:]: row for key, row in database.live.items() if key.startswith(rows.SIDE)}
         wanted = {key: self.encoded(fold, key) for key in fold.progress}
         if held != wanted:
             odd = sorted(k for k in wanted.keys() | held.keys() if wanted.get(k) != held.get(k))

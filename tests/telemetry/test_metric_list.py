@@ -61,6 +61,7 @@ def test_names_follow_the_rules(name: str) -> None:
     assert metric.advice.endswith(".")
     assert set(metric.labels) <= {
         "code",
+        "kind",
         "reason",
         "state",
         "before",

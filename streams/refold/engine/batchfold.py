@@ -109,7 +109,7 @@ class BatchFold(Ownership):
         await asyncio.sleep(0)
 
     def _batch_slice(self, owner: Partition, messages: Sequence[Any], at: int, count: int) -> int:
-        overlay, view, fold = self.current, self.sessions, self.generations.fold
+        overlay, view, fold = self.current, self.sessions, self.sides.generations.fold
         self._arrives(time.monotonic())
         part = self.part_of(overlay, owner)
         until = time.perf_counter() + SLICE_S

@@ -76,7 +76,7 @@ class Reading:
         self._kinds = {
             topics.state: rows.STATE,
             topics.history: rows.BLOCK,
-            topics.generations: rows.GENERATION,
+            topics.generations: rows.SIDE,
         }
         self._run = Run(config.restore_bytes_per_s_max)
         self._at_eof: set[str] = set()

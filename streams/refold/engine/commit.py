@@ -126,6 +126,8 @@ class Transactor:
         self._during = points.during
         self._sabotage = sabotage
         self._now_ms = now_ms
+        #: Wall clock of the last begin of a transaction.
+        self._begun_ms = 0
         self._deadline = 0.0
         self._queue_full = 0
         #: Group metadata must be read after this: the last time the broker refused it, or we were not a
@@ -215,6 +217,8 @@ class Transactor:
                 return None
             self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
         self._call(self._producer.begin_transaction)
+        # What the disk gets is all there was now: who is suspended after the commit writes late.
+        self._begun_ms = self._now_ms()
         self._reach("after_begin")
         plans = self._plans(overlay)
         self._produce_journal(plans)
@@ -327,21 +331,19 @@ class Transactor:
                 self._produce(
                     topic, part.partition, full_key, block_value, [], acks.on_history if at == last else None
                 )
-            if part.generations:
-                self._produce_generations(plan)
+            if part.side:
+                self._produce_side(plan)
             last = len(records) - 1
             for at, (key, value, headers) in enumerate(records):
                 self._produce(
                     state, part.partition, key, value, headers, acks.on_state if at == last else None
                 )
 
-    def _produce_generations(self, plan: Plan) -> None:
+    def _produce_side(self, plan: Plan) -> None:
         topic, partition, acks = self._topics.generations, plan.part.partition, plan.acks
-        last = len(plan.part.generations) - 1
-        for at, (key, touched) in enumerate(plan.part.generations.items()):
-            self._produce(
-                topic, partition, key, touched.encoded, [], acks.on_generations if at == last else None
-            )
+        last = len(plan.part.side) - 1
+        for at, (key, row) in enumerate(plan.part.side.items()):
+            self._produce(topic, partition, key, row.encoded, [], acks.on_generations if at == last else None)
 
     def _produce(
         self,
@@ -389,7 +391,7 @@ class Transactor:
                 # counted.
                 state_next=plan.state_base + len(plan.rows),
                 history_next=plan.history_base + len(plan.blocks),
-                generations_next=plan.generations_base + len(plan.part.generations),
+                generations_next=plan.generations_base + len(plan.part.side),
                 map_epoch=self._map_epoch,
             )
             text, part = meta.encode(), plan.part
@@ -461,11 +463,10 @@ class Transactor:
 
     def _write_stores(self, plans: list[Plan]) -> dict[int, StorageError]:
         failures: dict[int, StorageError] = {}
-        now = self._now_ms()
         for plan in plans:
             written = self._ownership.written(plan.part.partition)
             try:
-                self._write_store(plan, written, now)
+                self._write_store(plan, written, self._begun_ms)
             except StorageError as error:
                 failures[plan.part.partition] = error
         return failures
@@ -481,6 +482,7 @@ class Transactor:
         with unread.gate:
             plan.learn(written)
             plan.part.state_end = written.state_next
+            unread.writes(plan.rows)
             try:
                 written.store.write(plan.batch(written, now))
             except StorageError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -40,6 +41,7 @@ from refold.engine.quarantine import QuarantineLimit
 from refold.engine.restore import Restorer
 from refold.engine.seal import SLICE_S, Sealer
 from refold.engine.sessions import Sessions
+from refold.engine.side import kind_of
 from refold.engine.step import BatchesBehind, Limits, step
 from refold.engine.store import UnreadableStore
 from refold.engine.waits import Waits
@@ -86,7 +88,7 @@ class Engine(WarmFold):
             self.cache,
             self._overlays,
             config.sabotage,
-            self.generations.progress,
+            self.sides.generations.progress,
         )
         self._core = core_partitions(config.restore_first or "", slots)
         self.stopping = False
@@ -94,7 +96,7 @@ class Engine(WarmFold):
         self._drain_phase = ""
         self.last_commit = 0.0
         self.quarantined = 0
-        self._sealer = Sealer(self.sessions, self.generations)
+        self._sealer = Sealer(self.sessions)
         self._cadence = Cadence(config.commit_interval_min_ms)
         self._quarantines = QuarantineLimit()
         self._commit_pool = ThreadPoolExecutor(1, "refold-commit")
@@ -306,9 +308,10 @@ class Engine(WarmFold):
                 cache.resize(entry, len(touched.encoded or b""))
             self.book.publish(part)
             self.seq_waits.publish(part.touched)
-            if part.generations:
-                self.generations.confirm(part)
-                self.generation_waits.publish(part.generations)
+            if part.side:
+                for side in part.side.values():
+                    side.confirm()
+                self.generation_waits.publish(part.side)
             if part.claim:
                 self._settle_claim(part.partition, True)
         cache.confirmed()
@@ -335,6 +338,8 @@ class Engine(WarmFold):
             metrics.count("refold_rejected_total", number, code=code)
         if overlay.batches:
             self._report_batches(overlay)
+        for kind, number in Counter(kind_of(key) for key, _ in overlay.side_rows()).items():
+            metrics.count("refold_side_records_total", number, kind=kind)
         if outcome.queue_full:
             metrics.count("refold_queue_full_total", outcome.queue_full)
         if outcome.resent:
@@ -347,7 +352,6 @@ class Engine(WarmFold):
             metrics.count("refold_batches_ignored_total", number, reason=why)
         for code, number in overlay.refused.items():
             metrics.count("refold_batches_refused_total", number, code=code)
-        metrics.count("refold_generation_records_total", len(overlay.generation_keys()))
 
     def _abandon(self, overlay: Overlay, outcome: Aborted) -> None:
         """Rule A: nothing of k is visible and k + 1 was folded on top of it: forget both, read again."""
@@ -363,7 +367,8 @@ class Engine(WarmFold):
         both = (overlay, self.current)
         for one in both:
             self.cache.discard(one.keys())
-            self.generations.discard(one.generation_keys())
+            for _, side in one.side_rows():
+                side.discard()
         self.current = Overlay()
         for number in sorted({n for one in both for n in one.parts}):
             owner = self.assignment.get(number)

@@ -15,7 +15,7 @@ Runs on the event loop; RocksDB point reads only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container
 from typing import Any, Final
 
 from refold.core.limits import GENERATION_NAME_BYTES_MAX
@@ -26,7 +26,7 @@ from refold.engine import recordheaders
 from refold.engine.assignment import Assignment
 from refold.engine.chunks import Record, record_of
 from refold.engine.forwards import forward
-from refold.engine.overlay import Output, Overlay, PartitionOverlay, TouchedGeneration
+from refold.engine.overlay import Output, Overlay, PartitionOverlay
 from refold.engine.stepview import StepView
 from refold.errors import InvalidRecord
 from refold.topology.names import TopicNames
@@ -59,6 +59,30 @@ class Entry:
         self.size = ENTRY_BYTES + ACK_BYTES * (0 if progress is None else len(progress.acks))
         #: Overlays that touched it and are not committed: 0, 1 or 2.
         self.unconfirmed = 0
+
+
+class TouchedGeneration:
+    """A :class:`refold.engine.side.SideRow`: a generation whose progress this overlay changed."""
+
+    __slots__ = ("_owner", "encoded", "entry")
+
+    def __init__(self, owner: Generations, entry: Entry) -> None:
+        self._owner = owner
+        self.entry = entry
+        self.encoded: bytes | None = None
+
+    def take_back(self, offsets: Container[int]) -> None:
+        """Progress follows from batches alone: no event of the inbox is in it."""
+
+    def seal(self) -> None:
+        progress = self.entry.progress
+        self.encoded = None if progress is None else encode_progress(self.entry.generation_id, progress)
+
+    def confirm(self) -> None:
+        self._owner.confirm(self.entry)
+
+    def discard(self) -> None:
+        self._owner.discard(self.entry.key)
 
 
 class Generations:
@@ -123,8 +147,8 @@ class Generations:
         if entry.progress is None and before is None:
             return
         # Counters of ignored records are part of the progress too.
-        if full_key not in part.generations:
-            part.generations[full_key] = TouchedGeneration(entry)
+        if full_key not in part.side:
+            part.side[full_key] = TouchedGeneration(self, entry)
             entry.unconfirmed += 1
             overlay.bytes += entry.size
 
@@ -170,7 +194,7 @@ class Generations:
         if entry is not None:
             self._entries.move_to_end(key)
             return entry
-        record = self._assignment.written(partition).store.generation(key)
+        record = self._assignment.written(partition).store.side(key)
         entry = Entry(key, generation_id, partition, None if record is None else decode_progress(record))
         self._entries[key] = entry
         self.bytes += entry.size
@@ -196,28 +220,19 @@ class Generations:
         if entry is not None:
             self.bytes -= entry.size
 
-    @staticmethod
-    def seal(touched: TouchedGeneration) -> None:
-        """Encode what its commit will write."""
-        entry = touched.entry
-        progress = entry.progress
-        touched.encoded = None if progress is None else encode_progress(entry.generation_id, progress)
-
-    def confirm(self, part: PartitionOverlay) -> None:
+    def confirm(self, entry: Entry) -> None:
         """Committed and on disk: may be evicted."""
         self._walk_above = self._bytes_max
-        for touched in part.generations.values():
-            entry = touched.entry
-            entry.unconfirmed -= 1
-            acks = 0 if entry.progress is None else len(entry.progress.acks)
-            size = ENTRY_BYTES + ACK_BYTES * acks
-            if self._entries.get(entry.key) is entry:
-                self.bytes += size - entry.size
-            entry.size = size
+        entry.unconfirmed -= 1
+        acks = 0 if entry.progress is None else len(entry.progress.acks)
+        size = ENTRY_BYTES + ACK_BYTES * acks
+        if self._entries.get(entry.key) is entry:
+            self.bytes += size - entry.size
+        entry.size = size
 
-    def discard(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            self._drop(key)
+    def discard(self, key: bytes) -> None:
+        self._drop(key)
 
     def discard_partition(self, partition: int) -> None:
-        self.discard([key for key, entry in self._entries.items() if entry.partition == partition])
+        for key in [key for key, entry in self._entries.items() if entry.partition == partition]:
+            self._drop(key)

@@ -15,7 +15,7 @@ from refold.engine.chunks import Record
 from refold.engine.warming.beyond import Beyond
 
 if TYPE_CHECKING:
-    from refold.engine.generations import Entry as GenerationEntry
+    from refold.engine.side import SideRow
     from refold.engine.step import Effects
 
 Headers = Sequence[tuple[str, bytes]]
@@ -64,17 +64,6 @@ class Touched:
         self.seq = 0
 
 
-class TouchedGeneration:
-    """A generation whose progress this overlay changed. ``encoded`` is set by the seal: the framed record, or
-    ``None`` for a tombstone."""
-
-    __slots__ = ("encoded", "entry")
-
-    def __init__(self, entry: GenerationEntry) -> None:
-        self.entry = entry
-        self.encoded: bytes | None = None
-
-
 #: A ruling and the stamp of the producer it is for. The common one, accepted, is only its seq, and the pair a
 #: plain tuple: thousands of these are kept, and the cycle collector soon lets go of what holds no objects.
 Ruled: TypeAlias = tuple[int | Duplicate | Rejected, str | None]
@@ -86,12 +75,12 @@ class PartitionOverlay:
         "beyond",
         "claim",
         "epoch",
-        "generations",
         "journal",
         "next_offset",
         "outputs",
         "partition",
         "rulings",
+        "side",
         "state_end",
         "touched",
     )
@@ -109,8 +98,8 @@ class PartitionOverlay:
         self.state_end = -1
         #: The same for batches: both go with every commit.
         self.batches_next = batches_next
-        #: Generations whose progress changed, by the key of their changelog.
-        self.generations: dict[bytes, TouchedGeneration] = {}
+        #: Side rows that changed, by the key of their changelog.
+        self.side: dict[bytes, SideRow] = {}
         self.journal: list[Journal] = []
         self.outputs: list[Output] = []
         self.touched: dict[bytes, Touched] = {}
@@ -183,8 +172,9 @@ class Overlay:
     def keys(self) -> list[bytes]:
         return [key for part in self.parts.values() for key in part.touched]
 
-    def generation_keys(self) -> list[bytes]:
-        return [key for part in self.parts.values() for key in part.generations]
+    def side_rows(self) -> Iterator[tuple[bytes, SideRow]]:
+        for part in self.parts.values():
+            yield from part.side.items()
 
 
 def touch(part: PartitionOverlay, entry: Entry) -> Touched:
@@ -220,6 +210,8 @@ def apply(overlay: Overlay, part: PartitionOverlay, record: Record, effects: Eff
     for out in effects.outputs:
         part.outputs.append(out)
         overlay.bytes += len(out.value or b"")
+    for change in effects.side:
+        change.into(overlay, part, record.offset)
     ruling = effects.ruling
     if ruling is None:
         overlay.forwards += 1

@@ -22,7 +22,6 @@ from refold.engine.cache import SessionCache
 from refold.engine.chunks import Chunk
 from refold.engine.commit import COMMIT_SECONDS_MAX
 from refold.engine.config import EngineConfig
-from refold.engine.generations import Generations
 from refold.engine.lifecycle import TABLE, Reopened, State
 from refold.engine.metrics import Metrics
 from refold.engine.overlay import Overlay, PartitionOverlay
@@ -31,6 +30,7 @@ from refold.engine.points import Points
 from refold.engine.poll import POLL_S, Poller
 from refold.engine.restore import Restored, Restorer
 from refold.engine.rulings import RulingBook
+from refold.engine.sides import Sides
 from refold.engine.standby.service import Standbys
 from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
@@ -69,7 +69,7 @@ class Ownership(ABC):
         self.config = config
         self.assignment = Assignment()
         self.cache = SessionCache(config.cache_bytes_max)
-        self.generations = Generations(config.topics, self.assignment)
+        self.sides = Sides(config.topics, self.assignment)
         self.book = RulingBook()
         #: What is folded and not yet sealed.
         self.current = Overlay()
@@ -252,7 +252,7 @@ class Ownership(ABC):
             for owner in owners:
                 self.current.drop(owner.number)
                 self.cache.discard_partition(owner.number)
-                self.generations.discard_partition(owner.number)
+                self.sides.discard_partition(owner.number)
                 self.book.close(owner.number)
                 self.assignment.forget(owner)
                 if owner.written is not None:
@@ -473,7 +473,7 @@ class Ownership(ABC):
         self.current.drop(number)
         self._let_go()
         self.cache.discard_partition(number)
-        self.generations.discard_partition(number)
+        self.sides.discard_partition(number)
         self.book.close(number)
         self._move(owner, State.WAITING, why.value)
         owner.progress = 0.0

@@ -113,11 +113,12 @@ class Plan:
                 batch.delete_block(full_key)
             else:
                 batch.put_block(full_key, block)
-        for key, touched in part.generations.items():
-            if touched.encoded is None:
-                batch.delete_generation(key)
+        for key, side in part.side.items():
+            record = side.encoded
+            if record is None:
+                batch.delete_side(key)
             else:
-                batch.put_generation(key, touched.encoded)
+                batch.put_side(key, record)
         frontier = rows.Frontier(
             state_topic=written.state_topic,
             history_topic=written.history_topic,

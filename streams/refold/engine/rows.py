@@ -5,7 +5,7 @@ key                    value
 =====================  ==================================================================================
 ``s`` + record key     seq (8 bytes), length of the tail (4 bytes), the ``refold-history`` tail, the snapshot
 ``h`` + block key      the framed history block
-``g`` + record key     the framed ``GenerationRecord`` of one generation, under the key of its changelog
+``g`` + side key       a framed side row (:mod:`refold.engine.side`), under the key of its changelog
 ``k`` + record key     empty: the session's row, or that it has none, is newer than the hole (rule H3)
 ``x`` + block key      empty: the same of a history block
 ``m`` + ``frontier``   :class:`Frontier`: how far this DB is, written in every batch
@@ -27,7 +27,7 @@ from refold.wire.varint import read_zlong
 
 STATE: Final = b"s"
 BLOCK: Final = b"h"
-GENERATION: Final = b"g"
+SIDE: Final = b"g"
 NOTE: Final = b"m"
 KNOWN: Final = b"k"
 KNOWN_BLOCK: Final = b"x"

@@ -17,7 +17,6 @@ from typing import Final
 from refold.core.invariants import well_formed
 from refold.engine import made, recordheaders
 from refold.engine.chunks import Record
-from refold.engine.generations import Generations
 from refold.engine.history import HEADER
 from refold.engine.overlay import Journal, Output, Overlay, PartitionOverlay, Touched, apply, touch
 from refold.engine.sessions import Sessions
@@ -44,9 +43,8 @@ STATE_HEADROOM_BYTES: Final = 2_048
 class Sealer:
     """``count`` of sealed sessions decides which one is checked: deterministic, no randomness in the path."""
 
-    def __init__(self, sessions: Sessions, generations: Generations) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._generations = generations
         self._count = 0
         self.state_bytes = 0
 
@@ -70,8 +68,8 @@ class Sealer:
                 if time.perf_counter() > until:
                     await asyncio.sleep(0)
                     until = time.perf_counter() + SLICE_S
-            for generation in part.generations.values():
-                self._generations.seal(generation)
+            for side in part.side.values():
+                side.seal()
                 if time.perf_counter() > until:
                     await asyncio.sleep(0)
                     until = time.perf_counter() + SLICE_S
@@ -106,6 +104,9 @@ class Sealer:
             raise InvariantViolation("a quarantined session cannot be encoded") from error
         records = [_record(part, item) for item in mine]
         self._take_out(part, key, set(touched.events))
+        offsets = {record.offset for record in records}
+        for side in part.side.values():
+            side.take_back(offsets)
         session = self._sessions.rebuild(entry).session
         del part.touched[key]
         entry.unconfirmed -= 1

@@ -23,6 +23,7 @@ from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 from refold.engine.forwards import forward
 from refold.engine.overlay import Journal, Output
+from refold.engine.side import SideChange
 from refold.engine.stepview import Limits as Limits
 from refold.engine.stepview import StepView as StepView
 from refold.errors import InvalidRecord
@@ -42,7 +43,17 @@ class BatchesBehind(Exception):
 class Effects:
     """What one record causes. ``ruling`` is ``None`` for a forward: the other partition's owner rules."""
 
-    __slots__ = ("deleted", "entry", "journal", "opaque", "outputs", "producer_id", "quarantined", "ruling")
+    __slots__ = (
+        "deleted",
+        "entry",
+        "journal",
+        "opaque",
+        "outputs",
+        "producer_id",
+        "quarantined",
+        "ruling",
+        "side",
+    )
 
     def __init__(
         self,
@@ -58,6 +69,8 @@ class Effects:
         self.entry = entry
         self.journal = journal
         self.outputs = outputs
+        #: What an accepted event does to side rows.
+        self.side: tuple[SideChange, ...] = ()
         #: Accepted without being understood.
         self.opaque = False
         #: The session is gone after this record.

@@ -136,11 +136,11 @@ class Batch:
     def delete_block(self, full_key: bytes) -> None:
         self.raw.delete(rows.BLOCK + full_key)
 
-    def put_generation(self, key: bytes, record: bytes) -> None:
-        self.raw.put(rows.GENERATION + key, record)
+    def put_side(self, key: bytes, record: bytes) -> None:
+        self.raw.put(rows.SIDE + key, record)
 
-    def delete_generation(self, key: bytes) -> None:
-        self.raw.delete(rows.GENERATION + key)
+    def delete_side(self, key: bytes) -> None:
+        self.raw.delete(rows.SIDE + key)
 
     def known(self, key: bytes) -> None:
         """What the DB has of the session is newer than the hole (rule H3)."""
@@ -201,9 +201,29 @@ class Store:
     def known_block(self, full_key: bytes) -> bool:
         return self._get(rows.KNOWN_BLOCK + full_key) is not None
 
-    def generation(self, key: bytes) -> bytes | None:
-        """The framed record under its changelog's key (``wire.batches.generation_key``)."""
-        return self._get(rows.GENERATION + key)
+    def side(self, key: bytes) -> bytes | None:
+        """The framed side row under its changelog's key (:mod:`refold.engine.side`)."""
+        return self._get(rows.SIDE + key)
+
+    def side_range(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` side rows with first <= key < end, in the order of their keys, as of one commit;
+        nothing when the DB is closed. Not for the event loop: what was deleted in between is walked over."""
+        if self._closed:
+            return []
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            cursor = self._db.iter()
+            there = _seek(self.path, cursor, rows.SIDE + first)
+            while there and len(found) < limit and (key := bytes(cursor.key())) < rows.SIDE + end:
+                found.append((key[len(rows.SIDE) :], bytes(cursor.value())))
+                cursor.next()
+                there = cursor.valid()
+            if not there:
+                _check(self.path, cursor)
+        except UnreadableStore as error:
+            self.on_unreadable(error)
+            raise
+        return found
 
     def with_generation(self, key: bytes, generation_key: bytes) -> tuple[bytes | None, bytes | None]:
         """A session's row and the record of one of its generations, both as of the same commit."""
@@ -211,7 +231,7 @@ class Store:
         cursor = self._db.iter()
         found: list[bytes | None] = []
         try:
-            for full_key in (rows.STATE + key, rows.GENERATION + generation_key):
+            for full_key in (rows.STATE + key, rows.SIDE + generation_key):
                 here = _seek(self.path, cursor, full_key) and bytes(cursor.key()) == full_key
                 found.append(bytes(cursor.value()) if here else None)
         except UnreadableStore as error:

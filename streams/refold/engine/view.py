@@ -169,7 +169,7 @@ class EngineView:
         end = time.monotonic() + timeout_s
         while True:
             store = self._store(key)
-            if store is not None and store.generation(full_key) is not None:
+            if store is not None and store.side(full_key) is not None:
                 return True
             left = end - time.monotonic()
             if left <= 0 or not await engine.generation_waits.changed(full_key, left):

@@ -24,7 +24,7 @@ MetricName = Literal[
     "refold_batches_refused_total",
     "refold_batches_bytes_total",
     "refold_batches_wait_seconds",
-    "refold_generation_records_total",
+    "refold_side_records_total",
     # --- commits -------------------------------------------------------------------------------------------
     "refold_commits_total",
     "refold_commit_aborts_total",
@@ -152,7 +152,11 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
         (),
         COMMIT_BUCKETS_SECONDS,
     ),
-    "refold_generation_records_total": Metric("counter", "Generation records and tombstones produced."),
+    "refold_side_records_total": Metric(
+        "counter",
+        "Side records and their tombstones produced, by kind: `generation`, `usage`, `timer`.",
+        ("kind",),
+    ),
     "refold_commits_total": Metric("counter", "Transactions committed."),
     "refold_commit_aborts_total": Metric(
         "counter",

@@ -82,7 +82,7 @@ class Copy:
         self._kinds = {
             topics.state: rows.STATE,
             topics.history: rows.BLOCK,
-            topics.generations: rows.GENERATION,
+            topics.generations: rows.SIDE,
         }
         self._next = {
             topics.state: max(frontier.state_next, marks.state_start),

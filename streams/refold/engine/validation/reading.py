@@ -91,7 +91,7 @@ class Reading:
         self._kinds = {
             topics.state: rows.STATE,
             topics.history: rows.BLOCK,
-            topics.generations: rows.GENERATION,
+            topics.generations: rows.SIDE,
         }
         # By both clocks: one of them stands while the machine is suspended.
         self._until = (time.monotonic() + SECONDS_MAX, time.time() + SECONDS_MAX)

@@ -116,9 +116,9 @@ class Warmer:
             batch = Batch()
             for key, (value, _) in run.last.items():
                 if value is None:
-                    batch.delete_generation(key)
+                    batch.delete_side(key)
                 else:
-                    batch.put_generation(key, value)
+                    batch.put_side(key, value)
             with unread.gate:
                 self._write(batch, replace(unread.holed(unread.frontier), generations_next=run.next))
             start = run.next
