@@ -42,6 +42,7 @@ from refold.core.rulings import Accepted, Duplicate, Rejected, Ruling
 from refold.core.session import Session
 from refold.core.summary import rule_summary
 from refold.core.tree import tree_message
+from refold.core.usage import UsageEvent, rule_usage
 
 _SHORT = ID_BYTES_MAX // 4
 
@@ -104,6 +105,8 @@ def _rule_envelope(env: Envelope) -> Rejected | None:
 
 def _rule(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected | None:
     """``now_ms``: session time if the event is accepted."""
+    if isinstance(event, UsageEvent):
+        return rule_usage(event)
     if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
         return rule_outcome(session, event)
     if isinstance(event, ToolCallIntended):

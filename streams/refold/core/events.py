@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from refold.core.progress import Progress
+from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 
 
 class CallPart:
@@ -490,5 +491,8 @@ Event: TypeAlias = (
     | GenerationStopped
     | GenerationFinished
     | GenerationFailed
+    | UsageRecorded
+    | UsageAdmitted
+    | UsageReleased
     | Opaque
 )

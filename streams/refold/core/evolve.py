@@ -40,6 +40,7 @@ from refold.core.messages import apply_message, place_of
 from refold.core.session import Session
 from refold.core.summary import apply_summary
 from refold.core.tree import activate
+from refold.core.usage import UsageEvent
 from refold.errors import InvariantViolation
 
 
@@ -65,7 +66,7 @@ def evolve(
     session.next_offset = offset + 1
     if type(event) is MessageAppended:
         apply_message(session, seq, time_ms, env, event)
-    else:
+    elif not isinstance(event, UsageEvent):  # those count in rows of their own (`refold.core.usage`)
         _apply(session, seq, time_ms, env, event)
 
 

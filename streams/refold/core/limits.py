@@ -24,7 +24,7 @@ WINDOW_MESSAGES_DEFAULT: Final = 20
 WINDOW_BYTES_DEFAULT: Final = 128 * KIB
 #: The most a session's settings may ask for, and where a turn that is too long is cut inside.
 WINDOW_MESSAGES_MAX: Final = 100
-WINDOW_BYTES_MAX: Final = 160 * KIB
+WINDOW_BYTES_MAX: Final = 128 * KIB
 WINDOW_MESSAGES_MIN: Final = 1
 WINDOW_BYTES_MIN: Final = 1 * KIB
 
@@ -33,11 +33,11 @@ MESSAGE_INLINE_BYTES_MAX: Final = 32 * KIB
 
 #: Pinned system and developer messages; more of them are ordinary messages of their turn.
 SYSTEM_MESSAGES_MAX: Final = 8
-SYSTEM_BYTES_MAX: Final = 64 * KIB
+SYSTEM_BYTES_MAX: Final = 48 * KIB
 
 #: Messages off the active path.
-BRANCH_MESSAGES_MAX: Final = 64
-BRANCH_BYTES_MAX: Final = 64 * KIB
+BRANCH_MESSAGES_MAX: Final = 48
+BRANCH_BYTES_MAX: Final = 56 * KIB
 #: Where the paths that were left had been cut off, so that coming back finds the same context.
 TRUNKS_MAX: Final = 16
 #: Ids that stand for another place in the tree (messages not placed themselves).
@@ -51,10 +51,12 @@ ANSWERS_MAX: Final = 16
 # --- tools -------------------------------------------------------------------------------------------
 
 #: Rows not final, ``unknown`` ones included.
-OPEN_CALLS_MAX: Final = 96
+OPEN_CALLS_MAX: Final = 64
+#: What a session may hold that an older version filled: rows that wait for somebody are never dropped.
+OLDER_OPEN_CALLS_MAX: Final = 96
 #: Final rows kept, newest first.
 CLOSED_CALLS_MAX: Final = 32
-TOOLS_BYTES_MAX: Final = 160 * KIB
+TOOLS_BYTES_MAX: Final = 112 * KIB
 ARGUMENTS_INLINE_BYTES_MAX: Final = 4 * KIB
 RESULT_SUMMARY_BYTES_MAX: Final = 1 * KIB
 ERROR_BYTES_MAX: Final = 1 * KIB
@@ -92,6 +94,58 @@ ACK_CLIENTS_MAX: Final = 64
 ACK_CLIENT_BYTES_MAX: Final = 64
 #: A provider that reports more tokens than this is wrong; sums stay here too, far inside 64 bits.
 USAGE_MAX: Final = 10**15
+
+# --- usage windows (rows of their own, not in the state) ------------------------------------------------
+
+#: Subject, model and lease id: 512 leases of a row stand in one record of the generations topic. With session
+#: ids as long as a key may be that is 512 x (128 + 510 + 16) = 335 KB of the 1 MB it takes.
+USAGE_NAME_BYTES_MAX: Final = 128
+USAGE_LEASES_MAX: Final = 512
+#: A day. A row is kept for two, so none of its leases outlives it.
+USAGE_LEASE_MS_MAX: Final = 24 * 3600 * 1000
+#: One event's count. Four million of the largest fit 64 bits; a sum stops before it would not.
+USAGE_VALUE_MAX: Final = 10**12
+
+# --- runs ----------------------------------------------------------------------------------------------
+
+OPEN_RUNS_MAX: Final = 4
+#: Ended ones kept, newest first, without their steps.
+ENDED_RUNS_MAX: Final = 4
+#: Of one run, planned ones included.
+RUN_STEPS_MAX: Final = 64
+#: All rows of runs and steps, as counted by ``core.run_sizes``.
+RUNS_BYTES_MAX: Final = 64 * KIB
+#: Ids and names in a row: run, agent, pin, version, holder, step.
+RUN_NAME_BYTES_MAX: Final = 128
+#: Inputs of runs, outputs of runs and steps; longer ones are in the journal.
+RUN_INLINE_BYTES_MAX: Final = 1 * KIB
+#: A longer reference is left to the journal as well.
+RUN_REF_BYTES_MAX: Final = 512
+RUN_SUMMARY_BYTES_MAX: Final = 512
+RUN_ERROR_BYTES_MAX: Final = 256
+#: Calls that a suspended run waits for.
+RUN_WAITING_MAX: Final = 8
+#: Failures of a step that are tried again.
+RUN_RETRIES_MAX: Final = 2
+STEP_INPUTS_MAX: Final = 16
+STEP_READS_MAX: Final = 32
+#: SHA-256 in hex, or whatever else somebody names a value by.
+DIGEST_BYTES_MAX: Final = 64
+#: Versions a taker says it can go on with.
+RUN_ACCEPTS_MAX: Final = 16
+
+# --- children, reducers ----------------------------------------------------------------------------------
+
+CHILDREN_MAX: Final = 64
+#: Ids and what stands beside them: ``len(session) + len(call) + CHILD_ROW_BYTES`` each.
+CHILDREN_BYTES_MAX: Final = 12 * KIB
+CHILD_ROW_BYTES: Final = 32
+REDUCED_PARTS_MAX: Final = 16
+REDUCED_NAME_BYTES_MAX: Final = 128
+REDUCED_ERROR_BYTES_MAX: Final = 256
+#: Each part: state, name, error and REDUCED_ROW_BYTES.
+REDUCED_BYTES_MAX: Final = 48 * KIB
+REDUCED_ROW_BYTES: Final = 48
 
 # --- facts and configuration --------------------------------------------------------------------------
 
@@ -143,7 +197,7 @@ ENDED_GENERATION_BYTES: Final = (
     + 7 * _NUMBER
 )
 
-#: About 879 KB of the 900: what remains is slack for list headers.
+#: About 878 KB of the 900: what remains is slack for list headers.
 STATE_RECORD_WORST_BYTES: Final = (
     WINDOW_BYTES_MAX
     + WINDOW_MESSAGES_MAX * MESSAGE_OVERHEAD_BYTES
@@ -166,5 +220,8 @@ STATE_RECORD_WORST_BYTES: Final = (
     + TRAIL_MAX * _NUMBER
     + OPEN_GENERATIONS_MAX * OPEN_GENERATION_BYTES
     + ENDED_GENERATIONS_MAX * ENDED_GENERATION_BYTES
-    + 4 * KIB  # key fields, status, frontier, link, settings
+    + RUNS_BYTES_MAX
+    + CHILDREN_BYTES_MAX
+    + REDUCED_BYTES_MAX
+    + 4 * KIB  # key fields, status, frontier, link, settings, policy, deadline
 )

@@ -44,16 +44,16 @@ GENERATION_TYPES: Final = (
     "GenerationFailed",
 )
 IMPORT_TYPES: Final = ("SourceRecordKept",)
+USAGE_TYPES: Final = ("UsageRecorded", "UsageAdmitted", "UsageReleased")
 
 #: Implemented by this version of the fold.
 IMPLEMENTED_TYPES: Final = frozenset(
-    SESSION_TYPES + MESSAGE_TYPES + TOOL_TYPES + GENERATION_TYPES + IMPORT_TYPES
+    SESSION_TYPES + MESSAGE_TYPES + TOOL_TYPES + GENERATION_TYPES + IMPORT_TYPES + USAGE_TYPES
 )
 
 #: Named now so that nobody uses the names for something else; opaque to the fold until implemented.
 #: Acks are records of the batches topic (docs/internals/generations.md), not events; the name stays taken.
 ACK_TYPES: Final = ("GenerationBatchAcked",)
-USAGE_TYPES: Final = ("UsageRecorded", "UsageAdmitted", "UsageReleased")
 RUN_TYPES: Final = (
     "RunStarted",
     "RunReady",
@@ -73,7 +73,7 @@ TIMER_TYPES: Final = ("TimerArmed", "TimerFired")
 ERASURE_TYPES: Final = ("SubjectErased",)
 
 RESERVED_TYPES: Final = frozenset(
-    ACK_TYPES + USAGE_TYPES + RUN_TYPES + EVAL_TYPES + REDUCER_TYPES + TIMER_TYPES + ERASURE_TYPES
+    ACK_TYPES + RUN_TYPES + EVAL_TYPES + REDUCER_TYPES + TIMER_TYPES + ERASURE_TYPES
 )
 
 #: Only the worker writes these; from the inbox they are refused with ``reserved_type``.

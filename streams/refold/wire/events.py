@@ -14,6 +14,7 @@ from refold.core import events as ev
 from refold.core.envelope import Envelope
 from refold.core.limits import RESULT_SUMMARY_BYTES_MAX
 from refold.core.types import IMPLEMENTED_TYPES
+from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 from refold.errors import InvalidRecord
 from refold.wire.bodies import from_record, read_plain, result_body, summary_of
 from refold.wire.codec import encode, encode_body, resolve_frame, undecodable
@@ -186,5 +187,21 @@ _DECODERS: Final[dict[str, Decoder]] = {
         r["stopped"],
     ),
     "GenerationFailed": lambda r, _: ev.GenerationFailed(r["generation_id"], r["attempt"], r["code"]),
+    "UsageRecorded": lambda r, env: UsageRecorded(
+        r["model"],
+        r["subject"] or env.subject or "",
+        env.event_time_ms if r["at_ms"] is None else r["at_ms"],
+        r["requests"],
+        r["input"],
+        r["output"],
+        r["cached"],
+        r["reasoning"],
+    ),
+    "UsageAdmitted": lambda r, env: UsageAdmitted(
+        r["lease_id"], r["model"], r["subject"] or env.subject or "", r["lease_ms"]
+    ),
+    "UsageReleased": lambda r, env: UsageReleased(
+        r["lease_id"], r["model"], r["subject"] or env.subject or ""
+    ),
     "SourceRecordKept": lambda _r, _e: _OPAQUE,
 }

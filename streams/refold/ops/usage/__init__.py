@@ -1,0 +1,1 @@
+"""Proof of usage windows: a second count of them (`recount`), and `refold verify usage` (`run`)."""
