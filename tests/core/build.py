@@ -271,6 +271,11 @@ def clear_caches(session: Session) -> None:
     """Drop every encoded piece, so that the next encoding is made from the values."""
     session.enc_head = session.enc_mid = session.enc_settings = session.enc_context = None
     session.enc_branches = session.enc_rest = session.enc_memory = session.enc_generations = None
+    session.enc_runs = session.enc_tail = None
+    for run in session.runs.values():
+        run.enc = None
+        for part in run.steps.values():
+            part.enc = None
     for held in session.held.values():
         held.enc = None
     for row in session.calls.values():

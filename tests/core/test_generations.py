@@ -16,6 +16,7 @@ from refold.core.limits import (
     PARAMS_BYTES_MAX,
 )
 from refold.core.progress import Batch, Delta, next_chain
+from refold.core.session import SNAPSHOT_VERSION
 from refold.errors import InvalidRecord
 from refold.wire.codec import decode, encode
 from refold.wire.events import event_payload
@@ -515,7 +516,7 @@ def test_rows_stand_in_the_record_as_the_compiled_writer_would_put_them() -> Non
     inbox.ok(failed("h", code="x" * 100))
     value = encode_snapshot(inbox.session)
     decoded = decode(value)
-    assert decoded.version == 2
+    assert decoded.version == SNAPSHOT_VERSION
     assert encode(decoded.subject, decoded.record) == value
     assert rows(inbox)[1]["error_code"] == "x" * 64
 

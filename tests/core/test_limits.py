@@ -151,7 +151,7 @@ def test_everything_at_its_worst_at_once() -> None:
         role = "user" if i % 10 == 0 else "assistant"
         inbox.ok(message(long_id(f"w{i}."), role, "w" * 2000))
     size = worst(inbox)
-    assert 600_000 < size <= STATE_RECORD_BYTES_MAX
+    assert 500_000 < size <= STATE_RECORD_BYTES_MAX
     from .build import check_state
 
     check_state(inbox.session)

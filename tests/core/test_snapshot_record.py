@@ -46,7 +46,12 @@ def test_the_public_part_reads_as_documented() -> None:
     value = encode_snapshot(rich().session)
     state = decode_snapshot(value)
     assert "engine" not in state
-    assert (state["tenant"], state["session_id"], state["seq"], state["version"]) == ("acme", "s1", 13, 2)
+    assert (state["tenant"], state["session_id"], state["seq"], state["version"]) == (
+        "acme",
+        "s1",
+        13,
+        SNAPSHOT_VERSION,
+    )
     assert state["frontier"] == [{"topic": "inbox", "partition": 3, "next_offset": 13}]
     context = state["context"]
     assert [m["message_id"] for m in context["system"]] == ["s"]
@@ -88,11 +93,17 @@ def test_d26_a_record_of_an_older_schema_is_read_with_the_defaults() -> None:
     assert encode_snapshot(session) == value
 
 
-def test_d26_states_that_version_1_wrote_go_on_as_if_this_version_had_written_them() -> None:
-    """D26: real state records of schema version 1, from all along the golden history: each loads, encodes to
-    what this version's fold has at that record, and folds on to the same end."""
-    kept = json.loads((GOLDEN.parent / "session_states_v1.json").read_text(encoding="utf-8"))["states"]
-    old = {item["record"]: bytes.fromhex(item["state"]) for item in kept}
+@pytest.mark.parametrize(("version", "count"), [(1, 15), (2, 15)])
+def test_d26_states_that_older_versions_wrote_go_on_as_if_this_one_had_written_them(
+    version: int, count: int
+) -> None:
+    """D26: real state records of older schema versions, from all along the golden history: each loads,
+    encodes to what this version's fold has at that record, and folds on to the same end."""
+    path = GOLDEN.parent / f"session_states_v{version}.json"
+    old = {
+        item["record"]: bytes.fromhex(item["state"])
+        for item in json.loads(path.read_text(encoding="utf-8"))["states"]
+    }
     records = json.loads(GOLDEN.read_text(encoding="utf-8"))["records"]
     inbox = Inbox()
     inbox.check = False
@@ -101,18 +112,19 @@ def test_d26_states_that_version_1_wrote_go_on_as_if_this_version_had_written_th
         inbox.put(bytes.fromhex(record["value"]), record["append_ms"])
         if number not in old:
             continue
-        assert decode(old[number]).version == 1
+        assert decode(old[number]).version == version
         session = decode_session(old[number])
         well_formed(session)
         assert encode_snapshot(session) == encode_snapshot(inbox.session), number
         other = Inbox(session)
         other.check, other.offset, other.clock = False, inbox.offset, inbox.clock
+        other.progress = copy.deepcopy(inbox.progress)
         for later in records[number + 1 : number + 6]:
             other.put(bytes.fromhex(later["value"]), later["append_ms"])
             state = encode_snapshot(session) if session.exists else b""
             assert hashlib.sha256(state).hexdigest() == later["state"], (number, later["ruling"])
         compared += 1
-    assert compared == len(old) == 15
+    assert compared == len(old) == count
 
 
 def test_d26_fields_that_follow_from_others_may_be_missing_in_old_records() -> None:

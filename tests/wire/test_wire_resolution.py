@@ -182,20 +182,20 @@ def test_null_cannot_be_read_where_it_is_not_allowed() -> None:
 def test_d26_an_old_snapshot_misses_a_field_and_loads_with_its_default(tmp_path: Any) -> None:
     """D26: the session loads; the new field has its declared default, everything else is as written."""
     directory = SchemaDir(tmp_path)
-    schema = directory.read("session_snapshot/v2.avsc")
+    schema = directory.read("session_snapshot/v3.avsc")
     schema["fields"].insert(2, {"name": "agent", "type": "string", "default": "main", "doc": "Agent."})
-    directory.write("session_snapshot/v3.avsc", schema)
-    directory.add_version("refold.SessionSnapshot", 3, "session_snapshot/v3.avsc")
+    directory.write("session_snapshot/v4.avsc", schema)
+    directory.add_version("refold.SessionSnapshot", 4, "session_snapshot/v4.avsc")
     known = directory.lock()
-    value = sample(known.get("refold.SessionSnapshot", 2).schema)
+    value = sample(known.get("refold.SessionSnapshot", 3).schema)
     old = encode("refold.SessionSnapshot", value)
     with installed(known):
         decoded = decode(old)
-        assert decoded.version == 2
+        assert decoded.version == 3
         assert decoded.record == {**value, "agent": "main"}
         assert list(decoded.record) != []
         new = encode("refold.SessionSnapshot", decoded.record)
-        assert decode(new) == ("refold.SessionSnapshot", 3, decoded.record)
+        assert decode(new) == ("refold.SessionSnapshot", 4, decoded.record)
     with pytest.raises(InvalidRecord) as caught:
         decode(new)
     assert caught.value.code == "unknown_schema"

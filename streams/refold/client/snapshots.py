@@ -17,6 +17,9 @@ FINAL_CALL_STATES: Final = frozenset({"done", "failed", "denied"})
 #: States of a generation that is not over.
 OPEN_GENERATION_STATES: Final = frozenset({"started", "stopping"})
 
+#: States of a run that is over.
+ENDED_RUN_STATES: Final = frozenset({"completed", "failed", "stopped"})
+
 Frontier = Mapping[tuple[str, int], int]
 
 
@@ -88,3 +91,34 @@ class SnapshotView:
     def open_generations(self) -> list[Mapping[str, Any]]:
         """Rows of the generations that are not over."""
         return [row for row in self.data["generations"] if row["state"] in OPEN_GENERATION_STATES]
+
+    @property
+    def runs(self) -> list[Mapping[str, Any]]:
+        """Rows of the open runs, with their steps, and of the last that ended, in the order they were
+        started."""
+        return list(self.data["runs"])
+
+    @property
+    def open_runs(self) -> list[Mapping[str, Any]]:
+        """Rows of the runs that are not over."""
+        return [row for row in self.data["runs"] if row["state"] not in ENDED_RUN_STATES]
+
+    def run(self, run_id: str) -> Mapping[str, Any] | None:
+        """The row of one run, ``None`` where none is held."""
+        return next((row for row in self.data["runs"] if row["run_id"] == run_id), None)
+
+    @property
+    def policy(self) -> Mapping[str, Any] | None:
+        """What the session does when it is busy, idle or long; ``None``: the defaults."""
+        policy: Mapping[str, Any] | None = self.data["policy"]
+        return policy
+
+    @property
+    def children(self) -> list[Mapping[str, Any]]:
+        """Child sessions and forks, in the order they were linked."""
+        return list(self.data["children"])
+
+    @property
+    def reduced(self) -> dict[str, Mapping[str, Any]]:
+        """Parts of the application's own reducers by name; ``state`` is canonical JSON, as bytes."""
+        return {part["name"]: part for part in self.data["reduced"]}

@@ -16,9 +16,11 @@ from typing import Final, Literal, TypeAlias
 
 from refold.core.envelope import SessionLink
 from refold.core.limits import WINDOW_BYTES_DEFAULT, WINDOW_MESSAGES_DEFAULT
+from refold.core.policystate import Child, Reduced, SessionPolicy
+from refold.core.runstate import Run
 
 #: Version of the snapshot's shape; a reader decodes older ones with defaults.
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
 
 Status: TypeAlias = Literal["open", "closed", "quarantined", "releasing"]
 CallState: TypeAlias = Literal[
@@ -295,6 +297,7 @@ class Session:
         "branch_messages",
         "calls",
         "calls_bytes",
+        "children",
         "complete",
         "config",
         "created_ms",
@@ -306,7 +309,9 @@ class Session:
         "enc_memory",
         "enc_mid",
         "enc_rest",
+        "enc_runs",
         "enc_settings",
+        "enc_tail",
         "event_ids",
         "facts",
         "facts_bytes",
@@ -323,10 +328,14 @@ class Session:
         "orphans_bytes",
         "parked",
         "partition",
+        "policy",
         "producers",
         "recent",
         "recent_bytes",
+        "reduced",
         "resume_status",
+        "runs",
+        "runs_bytes",
         "seq",
         "session",
         "status",
@@ -338,6 +347,7 @@ class Session:
         "tenant",
         "through",
         "time_ms",
+        "timer_ms",
         "trail",
         "trunk_id",
         "trunks",
@@ -413,6 +423,17 @@ class Session:
         #: In the order they were started.
         self.generations: dict[str, Generation] = {}
 
+        #: None: the defaults.
+        self.policy: SessionPolicy | None = None
+        #: The armed deadline (refold.core.timers), session time; 0: none.
+        self.timer_ms = 0
+        #: In the order they were started.
+        self.runs: dict[str, Run] = {}
+        self.runs_bytes = 0
+        self.children: list[Child] = []
+        #: Parts of the application's own reducers, by name.
+        self.reduced: dict[str, Reduced] = {}
+
         self.facts: dict[str, Fact] = {}
         self.facts_bytes = 0
         self.config: Config | None = None
@@ -425,7 +446,7 @@ class Session:
 
         # Caches of the encoder: what never changes (two pieces); window settings; system and summary;
         # branch messages; facts, config, tools, branches, link; what changes rarely of the engine part;
-        # generations.
+        # generations; runs; policy, deadline, runs, children and reducers' parts.
         self.enc_head: bytes | None = None
         self.enc_mid: bytes | None = None
         self.enc_settings: bytes | None = None
@@ -434,6 +455,8 @@ class Session:
         self.enc_rest: bytes | None = None
         self.enc_memory: bytes | None = None
         self.enc_generations: bytes | None = None
+        self.enc_runs: bytes | None = None
+        self.enc_tail: bytes | None = None
 
     @property
     def key(self) -> str:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from refold.core.limits import STATE_RECORD_BYTES_MAX
+from refold.core.older import fit
 from refold.core.session import SNAPSHOT_VERSION, Message, Session, Summary
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.wire.codec import decode, encode_body, undecodable
@@ -23,6 +24,7 @@ from refold.wire.snapshot_engine import encode_engine, read_engine
 from refold.wire.snapshot_generations import encode_generations, read_generations
 from refold.wire.snapshot_ledger import encode_rest, read_rest
 from refold.wire.snapshot_messages import encode_message, read_message
+from refold.wire.snapshot_tail import encode_tail, read_tail
 from refold.wire.varint import LENGTHS
 
 SUBJECT: Final = "refold.SessionSnapshot"
@@ -98,6 +100,7 @@ def encode_snapshot(session: Session) -> bytes:
             number(len(engine)),
             engine,
             (session.enc_generations or encode_generations(session)) if session.generations else END,
+            session.enc_tail or encode_tail(session),
         )
     )
     if len(value) > STATE_RECORD_BYTES_MAX:
@@ -197,11 +200,14 @@ def _read(value: bytes, exact: bool) -> Session:
     read_engine(session, cursor)
     disagrees = cursor.at != end
     read_generations(session, cursor)
+    read_tail(session, cursor)
     if disagrees or cursor.at != len(value):
         raise ValueError("its length is not the record's")
     if exact and (waiting != len(session.orphans) or overflow != session.overflow):
         raise ValueError("its public part disagrees with its engine part")
     session.head = session.recent[-1].id if session.recent else session.trunk_id
+    if not exact:
+        fit(session)
     return session
 
 
