@@ -21,12 +21,14 @@ from refold.core.session import initial
 from refold.core.slots import make_key
 from refold.engine import history
 from refold.engine import plain as plain_module
+from refold.engine.assignment import Assignment
 from refold.engine.cache import Entry, SessionCache
 from refold.engine.chunks import Record, record_of
 from refold.engine.overlay import Overlay, PartitionOverlay, apply
 from refold.engine.plain import fold_plain
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Limits, step
+from refold.engine.usage import Usages
 from refold.errors import InvalidRecord
 from refold.topology.names import TopicNames
 from refold.wire.envelope import decode_envelope, encode_envelope
@@ -48,6 +50,7 @@ class View:
         self.topics = TopicNames("t")
         self.limits = Limits(journal_bytes_max, 1_179_648, 1_114_112, 1_048_576, 1_114_112, 1_048_576)
         self.sabotage = Sabotage()
+        self.usages = Usages(Assignment())
         self.cache = SessionCache(1 << 30)
         self.cached = self.cache.get
         self.stored: dict[bytes, bytes] = {}

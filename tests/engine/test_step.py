@@ -14,12 +14,14 @@ from refold.core.session import initial
 from refold.core.slots import SlotMap, make_key
 from refold.engine import history, recordheaders
 from refold.engine import step as step_module
+from refold.engine.assignment import Assignment
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 from refold.engine.forwards import HOPS_MAX
 from refold.engine.overlay import Overlay, apply
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Effects, Limits, step
+from refold.engine.usage import Usages
 from refold.topology.names import TopicNames
 from refold.wire.envelope import encode_envelope
 from refold.wire.journal import decode_journal
@@ -35,6 +37,7 @@ class View:
         self.topics = TopicNames("t")
         self.limits = limits or Limits(1_179_648, 1_179_648, 1_114_112, 1_048_576, 1_114_112, 1_048_576)
         self.sabotage = sabotage or Sabotage()
+        self.usages = Usages(Assignment())
         self.entries: dict[bytes, Entry] = {}
         self.stored: dict[bytes, bytes] = {}
         #: Generation id → what batches say of it; whether they were read to their end.

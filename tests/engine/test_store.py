@@ -25,6 +25,7 @@ from refold.engine.seal import Sealer
 from refold.engine.sessions import Sessions
 from refold.engine.step import Limits, step
 from refold.engine.store import Batch, Memory, Store, set_aside
+from refold.engine.usage import Usages
 from refold.errors import InvariantViolation, StorageError
 from refold.topology.names import TopicNames
 from refold.wire.batches import generation_key
@@ -181,6 +182,7 @@ class Bench:
             lambda: [self.current] if self.inflight is None else [self.inflight, self.current],
             Sabotage(),
             self.generations.progress,
+            Usages(assignment),
         )
         self.sealer = Sealer(self.sessions)
         self.offset = 0

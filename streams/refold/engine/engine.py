@@ -89,6 +89,7 @@ class Engine(WarmFold):
             self._overlays,
             config.sabotage,
             self.sides.generations.progress,
+            self.sides.usages,
         )
         self._core = core_partitions(config.restore_first or "", slots)
         self.stopping = False
@@ -338,6 +339,8 @@ class Engine(WarmFold):
             metrics.count("refold_rejected_total", number, code=code)
         if overlay.batches:
             self._report_batches(overlay)
+        for kind, number in self.sides.usages.take_counts().items():
+            metrics.count("refold_usage_events_total", number, kind=kind)
         for kind, number in Counter(kind_of(key) for key, _ in overlay.side_rows()).items():
             metrics.count("refold_side_records_total", number, kind=kind)
         if outcome.queue_full:

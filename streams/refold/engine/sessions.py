@@ -20,6 +20,7 @@ from refold.engine.overlay import Overlay, PartitionOverlay, journal_of
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Limits
 from refold.engine.store import Store
+from refold.engine.usage import Usages
 from refold.errors import InvariantViolation
 from refold.topology.names import TopicNames
 from refold.wire.events import decode_event
@@ -41,6 +42,7 @@ class Sessions:
         overlays: Callable[[], Sequence[Overlay]],
         sabotage: Sabotage,
         progress: Callable[[bytes, int, str], Progress | None],
+        usages: Usages,
     ) -> None:
         self.topics = topics
         self.limits = limits
@@ -52,6 +54,7 @@ class Sessions:
         self.cached = cache.get
         self.partition_of = slots.partition
         self.progress = progress
+        self.usages = usages
 
     @property
     def map_epoch(self) -> int:
@@ -83,7 +86,9 @@ class Sessions:
             return Entry(key, partition, initial(tenant, session), history.EMPTY, 0)
         snapshot = rows.snapshot_of(row)
         tail = history.decode_tail(rows.tail_of(row))
-        return Entry(key, partition, decode_session(snapshot), tail, len(snapshot))
+        entry = Entry(key, partition, decode_session(snapshot), tail, len(snapshot))
+        entry.armed = entry.session.timer_ms
+        return entry
 
     def _committed_and_folded(self, key: bytes, partition: int, tenant: str, session_id: str) -> Any:
         store = self._store(partition)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from refold.engine.assignment import Assignment
 from refold.engine.generations import Generations
 from refold.engine.side import SideCache
+from refold.engine.usage import Usages
 from refold.topology.names import TopicNames
 
 
 class Sides:
     def __init__(self, topics: TopicNames, assignment: Assignment) -> None:
         self.generations = Generations(topics, assignment)
+        self.usages = Usages(assignment)
         #: Those that remember something between commits.
-        self._caches: tuple[SideCache, ...] = (self.generations,)
+        self._caches: tuple[SideCache, ...] = (self.generations, self.usages)
 
     def discard_partition(self, partition: int) -> None:
         """The partition is given up, or restored anew: nothing of it is known any more."""

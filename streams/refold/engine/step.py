@@ -18,6 +18,7 @@ from refold.core.events import Event, GenerationFinished, Opaque
 from refold.core.evolve import evolve
 from refold.core.rulings import Accepted, Duplicate, Parked, Rejected, Ruling
 from refold.core.slots import split_key
+from refold.core.usage import UsageEvent
 from refold.engine import made, markers, recordheaders
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
@@ -26,6 +27,7 @@ from refold.engine.overlay import Journal, Output
 from refold.engine.side import SideChange
 from refold.engine.stepview import Limits as Limits
 from refold.engine.stepview import StepView as StepView
+from refold.engine.usage import UsageChange
 from refold.errors import InvalidRecord
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
@@ -169,6 +171,8 @@ def _accept(
     if was is not None:
         effects.outputs = markers.outputs(view.topics, record.partition, key, session, ruling, event, was)
     effects.opaque = type(event) is Opaque
+    if isinstance(event, UsageEvent):
+        effects.side = (UsageChange(view.usages, session.tenant, session.session, event, ruling.time_ms),)
     if session.seq == 0:
         effects.deleted = True
     return effects

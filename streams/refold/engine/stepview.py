@@ -10,6 +10,7 @@ from refold.core.progress import Progress
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 from refold.engine.sabotage import Sabotage
+from refold.engine.usage import Usages
 from refold.topology.names import TopicNames
 
 
@@ -36,6 +37,10 @@ class StepView(Protocol):
 
     @property
     def sabotage(self) -> Sabotage: ...
+
+    @property
+    def usages(self) -> Usages:
+        """Where events of usage count; not to be looked at."""
 
     def cached(self, key: bytes) -> Entry | None:
         """The session in memory; being there proves the key well-formed and says its partition."""

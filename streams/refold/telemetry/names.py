@@ -25,6 +25,7 @@ MetricName = Literal[
     "refold_batches_bytes_total",
     "refold_batches_wait_seconds",
     "refold_side_records_total",
+    "refold_usage_events_total",
     # --- commits -------------------------------------------------------------------------------------------
     "refold_commits_total",
     "refold_commit_aborts_total",
@@ -155,6 +156,12 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     "refold_side_records_total": Metric(
         "counter",
         "Side records and their tombstones produced, by kind: `generation`, `usage`, `timer`.",
+        ("kind",),
+    ),
+    "refold_usage_events_total": Metric(
+        "counter",
+        "Committed events of usage by type, and of the records those `late` (for the minute at least)"
+        " and `future` (rule W2). Many of those: a producer's clock is wrong.",
         ("kind",),
     ),
     "refold_commits_total": Metric("counter", "Transactions committed."),
