@@ -157,6 +157,7 @@ def script() -> Iterator[Item]:
     yield plain(event("ToolCallReconciled", **_looked_after("op-4", 1), outcome="claimed", lease_ms=1_000))
     yield plain(event("ToolCallReconciled", **_looked_after("op-4", 1), outcome="not_done"))
     yield plain(step("ToolCallStarted", "op-4", attempt=2))
+    yield plain(event("ReducerReleased", name="orders", version=1, at_seq=2, state=b"{}"))
 
 
 def _held(generation_id: str) -> dict[str, Any]:

@@ -38,6 +38,8 @@ from refold.core.generations import rule_generation
 from refold.core.life import rule_configured, rule_life, rule_opened, rule_status
 from refold.core.limits import ID_BYTES_MAX
 from refold.core.messages import bad_id, place_of, rule_message
+from refold.core.reduced import rule_reducer
+from refold.core.reducerevents import ReducerEvent
 from refold.core.rulings import Accepted, Duplicate, Rejected, Ruling
 from refold.core.session import Session
 from refold.core.summary import rule_summary
@@ -107,6 +109,8 @@ def _rule(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected |
     """``now_ms``: session time if the event is accepted."""
     if isinstance(event, UsageEvent):
         return rule_usage(event)
+    if isinstance(event, ReducerEvent):
+        return rule_reducer(session, event)
     if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
         return rule_outcome(session, event)
     if isinstance(event, ToolCallIntended):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from refold.core.progress import Progress
+from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 
 
@@ -494,5 +495,7 @@ Event: TypeAlias = (
     | UsageRecorded
     | UsageAdmitted
     | UsageReleased
+    | ReducerQuarantined
+    | ReducerReleased
     | Opaque
 )

@@ -7,6 +7,7 @@ session from its last snapshot and journals that instead.
 
 from __future__ import annotations
 
+from refold.core import reducers
 from refold.core.calls import apply_intended, apply_outcome_event, apply_step
 from refold.core.context import trim
 from refold.core.dedup import remember
@@ -37,6 +38,8 @@ from refold.core.facts import apply_fact_removed, apply_fact_set
 from refold.core.generations import apply_generation
 from refold.core.life import apply_configured, apply_life
 from refold.core.messages import apply_message, place_of
+from refold.core.reduced import apply_reducer
+from refold.core.reducerevents import ReducerEvent
 from refold.core.session import Session
 from refold.core.summary import apply_summary
 from refold.core.tree import activate
@@ -68,6 +71,8 @@ def evolve(
         apply_message(session, seq, time_ms, env, event)
     elif not isinstance(event, UsageEvent):  # those count in rows of their own (`refold.core.usage`)
         _apply(session, seq, time_ms, env, event)
+    if reducers.active is not None:
+        reducers.reduce(reducers.active, session, seq, time_ms, env)
 
 
 def _apply(session: Session, seq: int, time_ms: int, env: Envelope, event: Event) -> None:
@@ -101,5 +106,7 @@ def _apply(session: Session, seq: int, time_ms: int, env: Envelope, event: Event
     elif isinstance(event, (SessionOpened, SessionConfigured)):
         apply_configured(session, seq, event)
         trim(session)
+    elif isinstance(event, ReducerEvent):
+        apply_reducer(session, event)
     elif not isinstance(event, Opaque):
         apply_life(session, seq, event)

@@ -14,8 +14,8 @@ Q2  While releasing, events marked ``origin.replay`` are folded and all others s
     overtakes what was parked before it.
 Q3  A release ends only when it has replayed as many events as were parked (``parked``).
 Q4  A closed session takes what settles things that were open (outcomes of calls, results, denials, looking
-    after started calls, the end of generations under way, a summary, kept records, what was used) and
-    nothing that goes on with it.
+    after started calls, the end of generations under way, a summary, kept records, what was used,
+    releases of reducers' parts) and nothing that goes on with it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from refold.core.limits import (
     WINDOW_MESSAGES_MAX,
     WINDOW_MESSAGES_MIN,
 )
+from refold.core.reducerevents import ReducerReleased
 from refold.core.rulings import Duplicate, Parked, Rejected
 from refold.core.session import Config, Session, Status
 from refold.core.usage import UsageRecorded, UsageReleased
@@ -82,6 +83,7 @@ SETTLING = frozenset(
         ToolCallReconciled,
         UsageRecorded,
         UsageReleased,
+        ReducerReleased,
     }
 )
 

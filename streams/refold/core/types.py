@@ -45,10 +45,11 @@ GENERATION_TYPES: Final = (
 )
 IMPORT_TYPES: Final = ("SourceRecordKept",)
 USAGE_TYPES: Final = ("UsageRecorded", "UsageAdmitted", "UsageReleased")
+REDUCER_TYPES: Final = ("ReducerQuarantined", "ReducerReleased")
 
 #: Implemented by this version of the fold.
 IMPLEMENTED_TYPES: Final = frozenset(
-    SESSION_TYPES + MESSAGE_TYPES + TOOL_TYPES + GENERATION_TYPES + IMPORT_TYPES + USAGE_TYPES
+    SESSION_TYPES + MESSAGE_TYPES + TOOL_TYPES + GENERATION_TYPES + IMPORT_TYPES + USAGE_TYPES + REDUCER_TYPES
 )
 
 #: Named now so that nobody uses the names for something else; opaque to the fold until implemented.
@@ -68,15 +69,12 @@ RUN_TYPES: Final = (
     "StepHeartbeat",
 )
 EVAL_TYPES: Final = ("EvalSampleRecorded", "EvalCursorMoved")
-REDUCER_TYPES: Final = ("ReducerQuarantined",)
 TIMER_TYPES: Final = ("TimerArmed", "TimerFired")
 ERASURE_TYPES: Final = ("SubjectErased",)
 
-RESERVED_TYPES: Final = frozenset(
-    ACK_TYPES + RUN_TYPES + EVAL_TYPES + REDUCER_TYPES + TIMER_TYPES + ERASURE_TYPES
-)
+RESERVED_TYPES: Final = frozenset(ACK_TYPES + RUN_TYPES + EVAL_TYPES + TIMER_TYPES + ERASURE_TYPES)
 
 #: Only the worker writes these; from the inbox they are refused with ``reserved_type``.
-WORKER_TYPES: Final = frozenset({"SessionEventParked"})
+WORKER_TYPES: Final = frozenset({"SessionEventParked", "ReducerQuarantined"})
 
 ALL_TYPES: Final = IMPLEMENTED_TYPES | RESERVED_TYPES

@@ -13,6 +13,7 @@ from typing import Any, Final
 from refold.core import events as ev
 from refold.core.envelope import Envelope
 from refold.core.limits import RESULT_SUMMARY_BYTES_MAX
+from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
 from refold.core.types import IMPLEMENTED_TYPES
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 from refold.errors import InvalidRecord
@@ -203,5 +204,9 @@ _DECODERS: Final[dict[str, Decoder]] = {
     "UsageReleased": lambda r, env: UsageReleased(
         r["lease_id"], r["model"], r["subject"] or env.subject or ""
     ),
+    "ReducerQuarantined": lambda r, _: ReducerQuarantined(
+        r["name"], r["version"], r["at_seq"], r["state"], r["error"]
+    ),
+    "ReducerReleased": lambda r, _: ReducerReleased(r["name"], r["version"], r["at_seq"], r["state"]),
     "SourceRecordKept": lambda _r, _e: _OPAQUE,
 }
