@@ -29,6 +29,7 @@ CONFIGS = {
     "batches": {"message.timestamp.type": "LogAppendTime"},
     "generations": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
     "review": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
+    "work": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
 }
 
 

@@ -59,6 +59,7 @@ class FakeProducer:
             "t.inbox": 0,
             "t.batches": 0,
             "t.review": 0,
+            "t.work": 0,
         }
         self.accepts = {MEMBER}
         self.interleave = 0

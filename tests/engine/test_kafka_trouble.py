@@ -236,7 +236,7 @@ def test_z_a_copy_is_as_old_as_the_changelog_that_forgets_first(
 ) -> None:
     """Goal: one local copy has rows of all three; a tombstone that is gone from any of them is missed."""
     topics = CONFIG.topics
-    names = [topics.state, topics.history, topics.generations, topics.review]
+    names = [topics.state, topics.history, topics.generations, topics.review, topics.work]
     names += [topics.inbox, topics.journal, topics.rejected, topics.batches]
     config = {
         name: {"cleanup.policy": "compact", "delete.retention.ms": "9000000" if name.endswith(short) else "x"}

@@ -315,7 +315,7 @@ def test_t_waiting_for_a_stable_offset_ends_when_the_partition_is_taken_away() -
         cluster.stable_offset(0, lambda: next(answers), stall)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("held", ["journal", "rejected", "review", "batches"])
+@pytest.mark.parametrize("held", ["journal", "rejected", "review", "work", "batches"])
 def test_d_a_transaction_open_on_an_output_alone_is_waited_for_and_fenced(
     monkeypatch: pytest.MonkeyPatch, clock: list[float], held: str
 ) -> None:

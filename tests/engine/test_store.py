@@ -25,6 +25,7 @@ from refold.engine.seal import Sealer
 from refold.engine.sessions import Sessions
 from refold.engine.step import Limits, step
 from refold.engine.store import Batch, Memory, Store, set_aside
+from refold.engine.timers import Timers
 from refold.engine.usage import Usages
 from refold.errors import InvariantViolation, StorageError
 from refold.topology.names import TopicNames
@@ -184,7 +185,8 @@ class Bench:
             self.generations.progress,
             Usages(assignment),
         )
-        self.sealer = Sealer(self.sessions)
+        self.timers = Timers()
+        self.sealer = Sealer(self.sessions, self.timers)
         self.offset = 0
 
     def fold(self, *values: bytes | None) -> list[Any]:

@@ -87,7 +87,8 @@ class Bench:
                 Sabotage(),
                 self.sides.generations.progress,
                 self.usages,
-            )
+            ),
+            self.sides.timers,
         )
         self.sessions = sessions
         self.offset = 0

@@ -28,6 +28,7 @@ from refold.engine import (
     restore,
     seal,
     takeover,
+    ticks,
 )
 from refold.engine.standby import copy, service, tail
 from refold.engine.warming import fold, gate, interval, opening, parking, reader, warmer
@@ -125,6 +126,7 @@ def replacements(
         (seal, "encode_snapshot", versions.Builds(kernel, happened).encode_snapshot),
         (takeover, "time", clock),
         (takeover, "clients", clients),
+        (ticks, "time", clock),
         (copy, "time", clock),
         (service, "time", clock),
         (service, "LOOK_S", LOOK_S),

@@ -1,8 +1,9 @@
 """A fleet in the middle of a rollout: some processes are of the release before and write state records of the
 version before.
 
-Modelled: what the older release *writes*, wherever it could have written it (version 1 of the snapshot has no
-generations). It reads and decides like the newer one, so a session goes from hand to hand between the two.
+Modelled: what the older release *writes*, wherever it could have written it (version 2 of the snapshot has
+no runs, timers and whatever came with them). It reads and decides like the newer one, so a session goes from
+hand to hand between the two.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from refold.wire.snapshot import SUBJECT, decode_session, encode_snapshot
 
 from .kernel import Kernel
 
-OLD_VERSION: Final = 1
+OLD_VERSION: Final = 2
+#: Fields of the newest version that it does not have.
+ADDED: Final = ("policy", "timer_ms", "runs", "children", "reduced")
 
 
 def older(value: bytes) -> bytes:
-    """A state record without generations, as the release before wrote it."""
+    """A state record as the release before wrote it."""
     entry = registry().get(SUBJECT, OLD_VERSION)
     record = decode(value, expect=SUBJECT).record
     record["version"] = OLD_VERSION
-    del record["generations"]
+    for name in ADDED:
+        del record[name]
     pieces = [entry.frame]
     entry.write(pieces.append, record)
     return b"".join(pieces)
@@ -54,7 +58,8 @@ class Builds:
     def encode_snapshot(self, session: Session) -> bytes:
         value = encode_snapshot(session)
         process = self._kernel.caller
-        if process is None or not process.old_build or session.generations:
+        added = (session.policy, session.timer_ms, session.runs, session.children, session.reduced)
+        if process is None or not process.old_build or any(added):
             return value
         self._happened["written by an old build"] += 1
         return older(value)

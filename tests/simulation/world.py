@@ -145,6 +145,7 @@ class World:
             self.topics.batches,
             self.topics.generations,
             self.topics.review,
+            self.topics.work,
         )
         self.broker = Broker(
             self.kernel, names, parameters.partitions, self.topics.group, self.seeds.schedule

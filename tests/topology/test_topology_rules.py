@@ -21,7 +21,7 @@ from refold.topology.validate import problems
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ("dev", "test", "prod")
-KINDS = ("inbox", "journal", "state", "history", "rejected", "batches", "generations", "review")
+KINDS = ("inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work")
 
 
 def live_of(topology: Topology, **changes: Any) -> dict[str, LiveTopic]:

@@ -29,6 +29,7 @@ class Entry:
     """A session in memory. ``session`` is mutable and owned by the engine; it never leaves it."""
 
     __slots__ = (
+        "armed",
         "encoded_bytes",
         "key",
         "names",
@@ -54,6 +55,8 @@ class Entry:
         self.used = False
         #: What its plain records have in common (``refold.wire.plain``), made when the first one comes.
         self.names = b""
+        #: The deadline for which its timer row was written last (``refold.engine.timers``); 0: there is none.
+        self.armed = 0
 
 
 class SessionCache:

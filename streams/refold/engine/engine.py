@@ -44,6 +44,8 @@ from refold.engine.sessions import Sessions
 from refold.engine.side import kind_of
 from refold.engine.step import BatchesBehind, Limits, step
 from refold.engine.store import UnreadableStore
+from refold.engine.ticks import TimerTicks
+from refold.engine.usagesweep import UsageSweep
 from refold.engine.waits import Waits
 from refold.engine.warming.fold import WarmFold
 from refold.errors import InvariantViolation, UnavailableError
@@ -58,7 +60,7 @@ ABORT_BACKOFF_MS_MAX: Final = 1_000
 ABORTS_IN_A_ROW_MAX: Final = 70
 
 
-class Engine(WarmFold):
+class Engine(WarmFold, TimerTicks, UsageSweep):
     """Fold and commit of what :class:`refold.engine.ownership.Ownership` has brought up. Everything without
     a comment runs on the event loop."""
 
@@ -97,7 +99,7 @@ class Engine(WarmFold):
         self._drain_phase = ""
         self.last_commit = 0.0
         self.quarantined = 0
-        self._sealer = Sealer(self.sessions)
+        self._sealer = Sealer(self.sessions, self.sides.timers)
         self._cadence = Cadence(config.commit_interval_min_ms)
         self._quarantines = QuarantineLimit()
         self._commit_pool = ThreadPoolExecutor(1, "refold-commit")
@@ -115,6 +117,8 @@ class Engine(WarmFold):
         self.batches = batches
         self._transactor = transactor
         self._spawn(self._pump())
+        self._spawn(self._tick())
+        self._spawn(self._sweep_usage())
         batches.start()
         poller.start()
 

@@ -54,7 +54,7 @@ def examine(config: EngineConfig, admin: AdminClient) -> Facts:
         )
     configs = _configs(config, admin, list(counts))
     topics = config.topics
-    for name in (topics.state, topics.history, topics.generations, topics.review):
+    for name in (topics.state, topics.history, topics.generations, topics.review, topics.work):
         if "compact" not in configs[name].get("cleanup.policy", ""):
             raise ConfigError(
                 f"{name} has cleanup.policy={configs[name].get('cleanup.policy')}: it must be compact, or"
@@ -90,7 +90,7 @@ def examine(config: EngineConfig, admin: AdminClient) -> Facts:
 
 def _describe(config: EngineConfig, admin: AdminClient) -> tuple[dict[str, str], dict[str, int]]:
     topics = config.topics
-    added = [topics.batches, topics.generations, topics.review]
+    added = [topics.batches, topics.generations, topics.review, topics.work]
     names = [topics.inbox, topics.journal, topics.state, topics.history, topics.rejected, *added]
     timeout = START_CALL_TIMEOUT_MS / 1000
     try:

@@ -21,6 +21,7 @@ from refold.engine.history import HEADER
 from refold.engine.overlay import Journal, Output, Overlay, PartitionOverlay, Touched, apply, touch
 from refold.engine.sessions import Sessions
 from refold.engine.step import made_event, step
+from refold.engine.timers import Timers
 from refold.errors import InvariantViolation
 from refold.wire.envelope import encode_envelope
 from refold.wire.journal import decode_journal
@@ -43,8 +44,9 @@ STATE_HEADROOM_BYTES: Final = 2_048
 class Sealer:
     """``count`` of sealed sessions decides which one is checked: deterministic, no randomness in the path."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, timers: Timers) -> None:
         self._sessions = sessions
+        self._timers = timers
         self._count = 0
         self.state_bytes = 0
 
@@ -65,6 +67,9 @@ class Sealer:
                     bad.append((key, error))
                     self._quarantine(overlay, part, key, touched, error)
                     self._encode(part.touched[key])
+                entry = touched.entry
+                if entry.session.timer_ms != entry.armed:
+                    self._timers.changed(part, entry)
                 if time.perf_counter() > until:
                     await asyncio.sleep(0)
                     until = time.perf_counter() + SLICE_S

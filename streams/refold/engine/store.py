@@ -207,22 +207,20 @@ class Store:
 
     def side_range(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` side rows with first <= key < end, in the order of their keys, as of one commit;
-        nothing when the DB is closed. Not for the event loop: what was deleted in between is walked over."""
+        nothing when the DB is closed. On the disk thread: what was deleted in between is walked over.
+
+        Raises :class:`UnreadableStore`, which is the caller's to tell."""
         if self._closed:
             return []
         found: list[tuple[bytes, bytes]] = []
-        try:
-            cursor = self._db.iter()
-            there = _seek(self.path, cursor, rows.SIDE + first)
-            while there and len(found) < limit and (key := bytes(cursor.key())) < rows.SIDE + end:
-                found.append((key[len(rows.SIDE) :], bytes(cursor.value())))
-                cursor.next()
-                there = cursor.valid()
-            if not there:
-                _check(self.path, cursor)
-        except UnreadableStore as error:
-            self.on_unreadable(error)
-            raise
+        cursor = self._db.iter()
+        there = _seek(self.path, cursor, rows.SIDE + first)
+        while there and len(found) < limit and (key := bytes(cursor.key())) < rows.SIDE + end:
+            found.append((key[len(rows.SIDE) :], bytes(cursor.value())))
+            cursor.next()
+            there = cursor.valid()
+        if not there:
+            _check(self.path, cursor)
         return found
 
     def with_generation(self, key: bytes, generation_key: bytes) -> tuple[bytes | None, bytes | None]:

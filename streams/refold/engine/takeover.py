@@ -172,9 +172,10 @@ class Cluster:
         of its transactions for the partition have ended).
         """
         topics = self._config.topics
+        written = (topics.journal, topics.rejected, topics.review, topics.work)
         batches = TopicPartition(topics.batches, partition)
         outputs = [
-            *(TopicPartition(topic, partition) for topic in (topics.journal, topics.rejected, topics.review)),
+            *(TopicPartition(topic, partition) for topic in written),
             batches,
         ]
         # A fixed mark, not "equal ends": where another owner is alive and writing, its stable end passes the

@@ -25,6 +25,7 @@ MetricName = Literal[
     "refold_batches_bytes_total",
     "refold_batches_wait_seconds",
     "refold_side_records_total",
+    "refold_timers_proposed_total",
     "refold_usage_events_total",
     # --- commits -------------------------------------------------------------------------------------------
     "refold_commits_total",
@@ -157,6 +158,11 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
         "counter",
         "Side records and their tombstones produced, by kind: `generation`, `usage`, `timer`.",
         ("kind",),
+    ),
+    "refold_timers_proposed_total": Metric(
+        "counter",
+        "Deadlines that have come, as proposed to the inbox; some twice. Far more than sessions with timers"
+        " explain: this machine's clock is ahead of the brokers', or commits abort.",
     ),
     "refold_usage_events_total": Metric(
         "counter",

@@ -49,6 +49,10 @@ class TopicNames:
         return f"{self.prefix}.review"
 
     @property
+    def work(self) -> str:
+        return f"{self.prefix}.work"
+
+    @property
     def group(self) -> str:
         """The workers' consumer group, which is also the application id."""
         return self.prefix

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-TopicKind = Literal["inbox", "journal", "state", "history", "rejected", "batches", "generations", "review"]
+TopicKind = Literal[
+    "inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work"
+]
 TopicOperation = Literal["Alter", "AlterConfigs", "Create", "Delete", "DescribeConfigs"]
 
 

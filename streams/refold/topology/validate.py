@@ -19,9 +19,9 @@ HEADER_ROOM_BYTES: Final = 64 * 1024
 STATE_RECORD_BYTES_MAX: Final = 900 * 1024
 #: Rule Z rebuilds a local copy older than ``delete.retention.ms`` - 1 h; below this none could be caught up.
 DELETE_RETENTION_MS_MIN: Final = 2 * HOUR_MS
-COMPACTED: Final = frozenset({"state", "history", "generations", "review"})
+COMPACTED: Final = frozenset({"state", "history", "generations", "review", "work"})
 ALL_TOPICS: Final = frozenset(
-    {"inbox", "journal", "state", "history", "rejected", "batches", "generations", "review"}
+    {"inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work"}
 )
 #: Topics that others than the worker write to: it judges what they hold.
 SOURCES: Final = frozenset({"inbox", "batches"})
@@ -76,7 +76,7 @@ def _partitions(topology: Topology) -> Iterator[Problem]:
 
 
 def _cleanup(topology: Topology) -> Iterator[Problem]:
-    """V3: changelogs and the review list are compacted only; the log of record and the sources never are."""
+    """V3: changelogs and lists (review, work) are compacted only; log of record and sources never are."""
     for topic in topology.topics:
         policy = topic.config.get("cleanup.policy")
         wanted = "compact" if topic.name in COMPACTED else "delete"
