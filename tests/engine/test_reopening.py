@@ -83,6 +83,7 @@ async def live() -> Live:
         (Reopened.WRITE, ROTTEN, "store_write_failed", "damaged"),
         (Reopened.READ, ROTTEN, "store_unreadable", "damaged"),
         (Reopened.DIFFERS, StorageError("wrong"), "store_differs", "differs"),
+        (Reopened.OLD, StorageError("slow"), "store_too_old", "too_old"),
     ],
 )
 async def test_every_reason_has_its_end(

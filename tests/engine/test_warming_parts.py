@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from refold.engine.chunks import Record
 from refold.engine.commitmeta import CommitMeta
+from refold.engine.warming import keyset
 from refold.engine.warming.beyond import PARKED_MAX, Beyond
 from refold.engine.warming.interval import (
     FIRST_OFFSETS,
@@ -16,7 +17,9 @@ from refold.engine.warming.interval import (
     RUN_RECORDS_MAX,
     Ranges,
 )
+from refold.engine.warming.keyset import Allowance, Keys
 from refold.engine.warming.parking import PARKED_BYTES_MAX, Parking
+from refold.engine.warming.scan import FOUND_BYTES_MAX, Scan
 from refold.errors import ConfigError
 
 #: The broker's ``offset.metadata.max.bytes``.
@@ -228,3 +231,80 @@ def test_ranges_cover_the_interval_once_from_its_end_within_memory(
         ranges.learned(end - start, found, found * size)
         assert ranges.offsets >= 1
         top = start
+
+
+# --- keys ------------------------------------------------------------------------------------------------
+
+
+@NO_CLOCK
+@given(st.lists(st.binary(min_size=1, max_size=30), max_size=200), st.integers(0, 3_000))
+def test_a_set_of_keys_holds_all_that_were_put_in(put_in: list[bytes], offsets: int) -> None:
+    keys = Allowance().keys(offsets)
+    assert keys is not None
+    for key in put_in:
+        keys.add(key)
+    assert all(key in keys for key in put_in)
+
+
+def test_few_others_seem_to_be_in_and_memory_is_bounded() -> None:
+    """Goal: what a session that nobody has heard of waits for is rare: 4 bytes per offset are 3 %, and the
+    largest set has room for 5 000 000 keys with 4 %. All sets of a worker share one allowance."""
+    allowance = Allowance()
+    keys = allowance.keys(20_000)
+    assert keys is not None
+    for number in range(20_000):
+        keys.add(b"bench/s-%d" % number)
+    seem = sum(b"bench/new-%d" % number in keys for number in range(10_000))
+    assert seem < 600
+    assert keys.size <= 2 * 20_000 * 4
+    allowance.back(keys)
+    largest = []
+    while (one := allowance.keys(10**9)) is not None:
+        assert one.size == keyset.BYTES_MAX
+        largest.append(one)
+    assert len(largest) == keyset.ALL_BYTES_MAX // keyset.BYTES_MAX
+    allowance.back(largest.pop())
+    assert allowance.keys(10**9) is not None
+
+
+class Looked:
+    def __init__(self, key: bytes | None, value: bytes) -> None:
+        self._key, self._value = key, value
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes:
+        return self._value
+
+    def __len__(self) -> int:
+        return len(self._value)
+
+
+def test_a_scan_knows_who_was_met_and_keeps_the_last_record_of_those_who_are_waited_for() -> None:
+    scan = Scan(Keys(1), frozenset((b"t/a", b"t/b", b"t/none")), 0, 9)
+    for message in (
+        Looked(b"t/a", b"1"),
+        Looked(None, b"no session"),
+        Looked(b"t/b", b"2"),
+        *(Looked(b"t/%d" % number, b"other") for number in range(100)),
+        Looked(b"t/a", b"3"),
+    ):
+        assert not scan.take(message)  # type: ignore[arg-type]
+    assert {key: message.value() for key, message in scan.found.items()} == {b"t/a": b"3", b"t/b": b"2"}
+    assert scan.count == 103
+    scan.ended()
+    # All eight bits are set by now: for these it is known exactly.
+    assert [scan.met(key) for key in (b"t/a", b"t/b", b"t/none", b"t/never")] == [True, True, False, True]
+
+
+def test_a_scan_holds_a_bounded_number_of_bytes() -> None:
+    scan = Scan(Keys(1_024), frozenset((b"t/a", b"t/b")), 0, 9)
+    for _ in range(3):
+        scan.take(Looked(b"t/a", b"x" * (FOUND_BYTES_MAX - 100)))  # type: ignore[arg-type]
+    assert list(scan.found) == [b"t/a"]
+    scan.take(Looked(b"t/b", b"x" * 200))  # type: ignore[arg-type]
+    assert scan.found == {}
+    scan.ended()
+    assert scan.met(b"t/a")
+    assert scan.met(b"t/b")

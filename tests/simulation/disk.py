@@ -234,6 +234,10 @@ class Store:
         for key, row in self._built:
             if key == rows.FRONTIER_KEY and row is not None:
                 batch.mark = rows.Frontier.decode(row)
+        if batch.mark is None:
+            # Of a range: the frontier says of it that it was not read, until it is written next (rule H2).
+            stored = self.frontier()
+            batch.mark = stored if stored is not None and stored.hole is not None else None
         if [key for key, _ in self._built] != sorted({key for key, _ in self._built}):
             raise AssertionError("a sorted file takes every key once, ascending")
         self.write(batch)

@@ -8,9 +8,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from refold.engine import rows
 from refold.engine.rows import Frontier
 from refold.engine.warming.fold import WarmFold
 from refold.engine.warming.parking import Parking
+from refold.engine.warming.piece import Piece
+from refold.engine.warming.scan import Scan
 from refold.engine.warming.unread import Unread
 
 from . import disk
@@ -28,8 +31,12 @@ def _always(*_: Any) -> bool:
     return True
 
 
-def _no_deletion_known(batch: disk.Batch, key: bytes) -> None:
-    """Only what has a row."""
+_changes: Final = Piece.changes
+
+
+def _only_rows(piece: Piece) -> Iterator[tuple[bytes, bytes | None]]:
+    """Nothing that says of a session that its deletion is newer."""
+    return (change for change in _changes(piece) if not change[0].startswith(rows.KNOWN))
 
 
 def _without_hole(unread: Unread, frontier: Frontier) -> Frontier:
@@ -43,7 +50,9 @@ PLANTED: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
     "later records of a session overtake the one that waits": (Parking, "__contains__", _never),
     "an unknown session is taken for absent": (Unread, "knows", _always),
     "older ranges overwrite newer rows": (Unread, "newer", _never),
-    "deletions are forgotten": (disk.Batch, "known", _no_deletion_known),
+    "deletions are forgotten": (Piece, "changes", _only_rows),
+    "what was written is not remembered": (Unread, "writes", _nothing),
+    "who was met by a scan is taken for absent": (Scan, "met", _never),
     "a crash forgets what was not read": (Unread, "holed", _without_hole),
     "older history overwrites newer blocks": (disk.Batch, "known_block", _nothing),
 }

@@ -31,7 +31,7 @@ from refold.engine import (
     ticks,
 )
 from refold.engine.standby import copy, service, tail
-from refold.engine.warming import fold, gate, interval, opening, parking, reader, warmer
+from refold.engine.warming import fold, gate, interval, keyset, opening, parking, reader, scan, warmer
 
 from . import disk, versions
 from .broker import Broker
@@ -59,6 +59,11 @@ FIRST_OFFSETS: Final = 6
 HOT_OFFSETS_MIN: Final = 10
 RANGE_RECORDS_MAX: Final = 4
 RANGE_OFFSETS_MAX: Final = 24
+#: Ranges of three records are files. Keys are looked at in pieces, and a set holds many that were not put in.
+RANGE_FILE_BYTES_MIN: Final = 2_000
+SCAN_OFFSETS_MIN: Final = 8
+SCAN_TURN_OFFSETS: Final = 9
+KEYS_BYTES: Final = 8
 PARKED_MAX: Final = 5
 BLOCK_EVENTS: Final = 3
 
@@ -142,6 +147,11 @@ def replacements(
         (interval, "FIRST_OFFSETS", FIRST_OFFSETS),
         (interval, "RUN_RECORDS_MAX", RANGE_RECORDS_MAX),
         (interval, "RANGE_OFFSETS_MAX", RANGE_OFFSETS_MAX),
+        (interval, "FILE_BYTES_MIN", RANGE_FILE_BYTES_MIN),
+        (scan, "OFFSETS_MIN", SCAN_OFFSETS_MIN),
+        (scan, "TURN_OFFSETS", SCAN_TURN_OFFSETS),
+        (keyset, "BYTES_MIN", KEYS_BYTES),
+        (keyset, "BYTES_MAX", KEYS_BYTES),
         (opening, "HOT_OFFSETS_MIN", HOT_OFFSETS_MIN),
         (parking, "PARKED_MAX", PARKED_MAX),
         (reader, "clients", clients),

@@ -41,6 +41,16 @@ class Reopened(enum.Enum):
     WRITE = "its store could not be written after a commit"
     READ = "its store could not be read"
     DIFFERS = "its store is not what the changelogs say (rule V1)"
+    OLD = "its restore took longer than deletions are kept (rule Z)"
+
+
+#: The log's event, and why the copy is set aside if it is for that.
+REOPENED: Final[Mapping[Reopened, tuple[str, str | None]]] = {
+    Reopened.WRITE: ("store_write_failed", None),
+    Reopened.READ: ("store_unreadable", None),
+    Reopened.DIFFERS: ("store_differs", "differs"),
+    Reopened.OLD: ("store_too_old", "too_old"),
+}
 
 
 _GONE: Final[Mapping[State, str]] = {

@@ -22,7 +22,7 @@ from refold.engine.cache import SessionCache
 from refold.engine.chunks import Chunk
 from refold.engine.commit import COMMIT_SECONDS_MAX
 from refold.engine.config import EngineConfig
-from refold.engine.lifecycle import TABLE, Reopened, State
+from refold.engine.lifecycle import REOPENED, TABLE, Reopened, State
 from refold.engine.metrics import Metrics
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.plan import Written
@@ -47,13 +47,6 @@ ABORT_BACKOFF_MS: Final = 10
 RESTORE_AGAIN_S: Final = 0.5
 
 JITTER_SLICE_S: Final = 0.05
-
-#: Events of the log.
-_REOPENED: Final = {
-    Reopened.WRITE: "store_write_failed",
-    Reopened.READ: "store_unreadable",
-    Reopened.DIFFERS: "store_differs",
-}
 
 
 class Ownership(ABC):
@@ -464,8 +457,8 @@ class Ownership(ABC):
             # A barrier waits for this commit: the disk is closed as it is, behind, and catches up later. Or
             # it was found bad before this commit's write failed too.
             return
-        self._log.error(_REOPENED[why], partition=number, error=str(error))
-        aside = "differs" if why is Reopened.DIFFERS else None
+        event, aside = REOPENED[why]
+        self._log.error(event, partition=number, error=str(error))
         if isinstance(error, UnreadableStore):
             aside = "damaged"
         if aside is not None:

@@ -38,6 +38,7 @@ from refold.engine.store import (
 )
 from refold.engine.takeover import Cluster, Committed, Marks, Stall
 from refold.engine.warming import opening
+from refold.engine.warming.keyset import Allowance
 from refold.engine.warming.restoring import HotRestorer
 from refold.engine.warming.unread import KeyFilter
 from refold.engine.warming.warmer import Warmer
@@ -94,6 +95,7 @@ class Restorer(HotRestorer):
         if checkpoints is not None:
             checkpoints.pace = self.pace
         self._key_filter = key_filter
+        self._allowance = Allowance()
 
     def path(self, partition: int) -> Path:
         return self._config.store_dir / f"p{partition:05d}"
@@ -134,11 +136,14 @@ class Restorer(HotRestorer):
             self._cluster, partition, limit_ms=self._config.takeover_stall_ms_max, fencing=not sabotaged
         )
         if sabotaged:
-            marks, committed = self._cluster.marks(partition), self._unstable(partition)
+            marks, committed = (
+                self._marks(partition),
+                (self._cluster.committed(partition, stable=False) or Committed(-1, None)),
+            )
         else:
             committed = self._cluster.stable_offset(partition, cancelled, stall)
             self._points.reach("after_stable_offset")
-            marks = self._cluster.marks(partition)
+            marks = self._marks(partition)
             self._points.reach("after_mark")
             self._cluster.outputs_closed(partition, cancelled, stall)
         try:
@@ -202,9 +207,8 @@ class Restorer(HotRestorer):
             reading = Reading(self._config, partition, store, frontier, marks, cancelled, progress, stall)
             reading.pace = self.pace
             reading.points = self._points
-            since_ms = frontier.applied_ms or self._now_ms()
-            lasts_ms_max = max(self.copy_lifetime_ms, READING_MS_MIN)
-            reading.expired = lambda: self._now_ms() - since_ms > lasts_ms_max
+            since_ms = frontier.applied_ms or marks.asked_ms
+            reading.expired = lambda: self._now_ms() - since_ms > self.reading_ms_max
             records = reading.to_the_marks(stop_at_eof=sabotaged)
             if sabotaged and self._cluster.committed(partition, stable=True) is None:
                 # Where the fault bites: read to the end, and the offset still held by an open transaction.
@@ -212,8 +216,7 @@ class Restorer(HotRestorer):
                 committed = self._cluster.stable_offset(partition, cancelled, stall)
             else:
                 self._check(partition, committed, marks, reading)
-            offset = self._start(partition, committed, marks)
-            batches = self._start_batches(partition, committed, marks)
+            offset, batches = self._starts(partition, committed, marks)
             facts = self._facts
             written = Written(
                 store,
@@ -237,12 +240,11 @@ class Restorer(HotRestorer):
                     written.state_next,
                     written.history_next,
                     written.generations_next,
-                    self._now_ms(),
+                    marks.asked_ms,
                 )
             )
             store.write(batch)
-            if store.note(rows.PARTITION_KEY) is None:
-                store.put_note(rows.PARTITION_KEY, self._identity(partition))
+            self._sign(partition, store)
         except BaseException:
             store.close()
             raise
@@ -292,12 +294,17 @@ class Restorer(HotRestorer):
         """For how long what a copy has not read is sure to hold every tombstone (rule Z)."""
         return self._facts.delete_retention_ms - TOMBSTONE_MARGIN_MS
 
+    @property
+    def reading_ms_max(self) -> int:
+        return max(self.copy_lifetime_ms, READING_MS_MIN)
+
     def now_ms(self) -> int:
         """The wall clock that copies are judged by."""
         return self._now_ms()
 
-    def _unstable(self, partition: int) -> Committed:
-        return self._cluster.committed(partition, stable=False) or Committed(-1, None)
+    def _marks(self, partition: int) -> Marks:
+        asked_ms = self._now_ms()
+        return replace(self._cluster.marks(partition), asked_ms=asked_ms)
 
     def _open(
         self, partition: int, committed: Committed, marks: Marks

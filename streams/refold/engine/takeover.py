@@ -65,7 +65,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Log start and high watermark (read_uncommitted) of one partition's changelogs and sources."""
+    """Log start and high watermark (read_uncommitted) of one partition's changelogs and sources.
+
+    ``asked_ms``: wall clock before they were asked for. What is read up to the marks is all there was then.
+    An age taken later would say more than is known: a process may be suspended at any moment, and deletions
+    made meanwhile may be gone when it goes on.
+    """
 
     state_start: int
     state_end: int
@@ -77,6 +82,7 @@ class Marks:
     inbox_end: int
     batches_start: int
     batches_end: int
+    asked_ms: int = 0
 
 
 class Cluster:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from refold.engine import bulk
+
 #: The first range: what is hot. 5 000 snapshots of 1.6 KB are 8 MB, a tenth of a second.
 FIRST_OFFSETS: Final = 5_000
 
-#: Last records of keys in one range: 16 MiB, and 50 000 with 300 bytes of objects each are another 15.
-RUN_BYTES_MAX: Final = 16 * 1024 * 1024
-RUN_RECORDS_MAX: Final = 50_000
+#: Last records of keys in one range, as in a run of ``bulk``: one is in memory at a time.
+RUN_BYTES_MAX: Final = bulk.RUN_BYTES_MAX
+RUN_RECORDS_MAX: Final = bulk.RUN_RECORDS_MAX
+
+#: From here on a range is worth a file.
+FILE_BYTES_MIN: Final = bulk.FILE_BYTES_MIN
 
 #: Offsets in one range, where compaction has left next to nothing: seeking over more gains nothing.
 RANGE_OFFSETS_MAX: Final = 2_000_000
@@ -31,10 +36,10 @@ class Ranges:
         return max(low, high - self.offsets), high
 
     def learned(self, offsets: int, records: int, size: int) -> None:
-        """A range of so many offsets was read whole: aim at half of what is allowed, growing slowly."""
+        """A range of so many offsets was read whole: three quarters of what is allowed, growing slowly."""
         room = min(
-            RUN_RECORDS_MAX / 2 / max(records, 1),
-            RUN_BYTES_MAX / 2 / max(size, 1),
+            RUN_RECORDS_MAX * 0.75 / max(records, 1),
+            RUN_BYTES_MAX * 0.75 / max(size, 1),
             2.0,
         )
         self.offsets = min(max(1, int(offsets * room)), RANGE_OFFSETS_MAX)

@@ -6,7 +6,6 @@ what the key filter of a checkpoint proves absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -26,6 +25,16 @@ class Reached(NamedTuple):
     state_next: int
     history_next: int
     generations_next: int
+
+
+class Opened(NamedTuple):
+    """``tail``: where the changelog goes on that is newer than the hole (its end, if nothing is). ``anew``:
+    nothing is known of what lies above the hole, because nothing of it was read."""
+
+    frontier: rows.Frontier
+    hole: rows.Hole
+    tail: int
+    anew: bool
 
 
 def reached(marks: Marks) -> Reached:
@@ -61,19 +70,16 @@ def unread_offsets(frontier: rows.Frontier, marks: Marks) -> int:
     return missing + max(0, marks.state_end - max(frontier.state_next, marks.state_start))
 
 
-def opened(
-    store: Store, frontier: rows.Frontier, marks: Marks, now_ms: Callable[[], int]
-) -> tuple[rows.Frontier, rows.Hole, int]:
-    """The frontier and the hole to begin with, and where the changelog goes on that is newer than the hole
-    (its end, if nothing is). Written where it must be. Raises :class:`StorageError`."""
+def opened(store: Store, frontier: rows.Frontier, marks: Marks) -> Opened:
+    """What to begin with. Written where it must be. Raises :class:`StorageError`."""
     end, hole = marks.state_end, frontier.hole
     if hole is not None and hole.low < hole.high and end - frontier.state_next <= interval.FIRST_OFFSETS:
         hole = replace(hole, low=max(hole.low, min(marks.state_start, hole.high)))
-        return replace(frontier, hole=hole), hole, frontier.state_next
+        return Opened(replace(frontier, hole=hole), hole, frontier.state_next, anew=False)
     plain = lowered(frontier)
     low = max(plain.state_next, marks.state_start)
     # A copy that was never written has no age yet: what it will hold is as old as this restore.
-    since_ms = frontier.applied_ms or now_ms()
+    since_ms = frontier.applied_ms or marks.asked_ms
     fresh = rows.Hole(low, end, frontier.hole is not None or not store.empty())
     begun = replace(plain, state_next=end, hole=fresh, applied_ms=since_ms)
     batch = Batch()
@@ -83,4 +89,4 @@ def opened(
     # Before the first row above the hole is read.
     batch.frontier(begun)
     store.write(batch)
-    return begun, fresh, end
+    return Opened(begun, fresh, end, anew=True)

@@ -5,14 +5,15 @@ Blocks; runs on restore threads, one after the other. Memory is bounded by ``int
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from refold.engine import clients, history
+from refold.engine import clients
 from refold.engine.admission import Pace
+from refold.engine.bulk import RECORD_OVERHEAD_BYTES
 from refold.engine.config import EngineConfig
 from refold.engine.takeover import Cancelled, Stall
 from refold.engine.warming import interval
@@ -27,51 +28,44 @@ POLL_S: Final = 0.02
 AHEAD_BYTES: Final = 2 * 1024 * 1024
 
 
-class Last(NamedTuple):
-    """The last record of a key: ``value`` ``None`` for a tombstone, ``header``: the history tail."""
+class Sink(Protocol):
+    """What is read into. ``next``: the position reached; ``count``, ``bytes``: records and bytes read."""
 
-    value: bytes | None
-    header: bytes
+    next: int
+    count: int
+    bytes: int
+
+    def take(self, message: Message) -> bool:
+        """True: memory is full."""
 
 
 class Run:
-    """What was read from ``start`` on. ``next``: the position reached."""
+    """The last record of each key of what was read from ``start`` on."""
 
-    __slots__ = ("bytes", "count", "last", "next", "size", "start")
+    __slots__ = ("bytes", "count", "last", "next", "size")
 
     def __init__(self, start: int) -> None:
-        self.start = self.next = start
-        self.last: dict[bytes, Last] = {}
+        self.next = start
+        self.last: dict[bytes, Message] = {}
         #: Of :attr:`last`: what is in memory.
         self.size = 0
-        #: Records and bytes read.
         self.count = 0
         self.bytes = 0
 
-    @property
-    def full(self) -> bool:
-        return len(self.last) > interval.RUN_RECORDS_MAX or self.size > interval.RUN_BYTES_MAX
-
-    def take(self, message: Message) -> None:
-        offset, key = message.offset(), message.key()
-        self.next = (offset if offset is not None else self.next) + 1
+    def take(self, message: Message) -> bool:
+        key = message.key()
         if key is None:
-            return
-        value, header = message.value(), b""
-        for name, content in message.headers() or ():
-            if name == history.HEADER:
-                header = content or b""
-        before = self.last.get(key)
-        if before is not None:
-            self.size -= _size(key, before)
-        found = self.last[key] = Last(value, header)
-        self.size += _size(key, found)
+            return False
+        last, size = self.last, len(message)
+        before = last.get(key)
+        if before is None:
+            self.size += size + len(key) + RECORD_OVERHEAD_BYTES
+        else:
+            self.size += size - len(before)
+        last[key] = message
         self.count += 1
-        self.bytes += len(key) + len(value or b"") + len(header)
-
-
-def _size(key: bytes, record: Last) -> int:
-    return len(key) + len(record.value or b"") + len(record.header)
+        self.bytes += size + len(key)
+        return self.size > interval.RUN_BYTES_MAX or len(last) > interval.RUN_RECORDS_MAX
 
 
 def _short_sighted(config: EngineConfig) -> EngineConfig:
@@ -99,8 +93,22 @@ class RangeReader:
         self._pace = pace
         self._reader: Consumer | None = None
 
+    @property
+    def paced(self) -> bool:
+        """Whether what is read is read at the cost of another restore."""
+        return self._pace is not None and self._pace.bytes_per_s > 0
+
     def read(self, topic: str, start: int, end: int) -> Run:
         """The records in [start, end), or as many as memory is allowed for (``next`` is before ``end`` then).
+
+        Raises what :meth:`read_into` raises.
+        """
+        run = Run(start)
+        self.read_into(run, topic, end)
+        return run
+
+    def read_into(self, sink: Sink, topic: str, end: int) -> None:
+        """The records in [``sink.next``, end), unless its memory is full before.
 
         Waits while an open transaction holds the topic below ``end``. Raises :class:`Cancelled`,
         StorageError, UnavailableError, PermissionDenied.
@@ -108,8 +116,8 @@ class RangeReader:
         try:
             if self._reader is None:
                 self._reader = clients.restore_reader(_short_sighted(self._config))
-            self._reader.assign([TopicPartition(topic, self._partition, start)])
-            run = self._read(self._reader, Run(start), topic, end)
+            self._reader.assign([TopicPartition(topic, self._partition, sink.next)])
+            self._read(self._reader, sink, topic, end)
             # What was fetched ahead belongs to no range: gone before the next one is asked for.
             self._reader.unassign()
             while self._reader.consume(CHUNK_RECORDS, 0):
@@ -120,48 +128,58 @@ class RangeReader:
                 doing=f"restoring partition {self._partition}",
                 bootstrap=self._config.bootstrap,
             ) from None
-        return run
 
-    def _read(self, reader: Consumer, run: Run, topic: str, end: int) -> Run:
-        while run.next < end and not run.full:
+    def _read(self, reader: Consumer, sink: Sink, topic: str, end: int) -> None:
+        full = False
+        while sink.next < end and not full:
             if self._cancelled():
                 raise Cancelled
             first = reader.poll(POLL_S)
             if first is None:
                 self._held()
                 continue
-            before, size = run.next, run.bytes
-            for message in [first, *reader.consume(CHUNK_RECORDS - 1, 0)]:
-                if message.topic() == topic and self._take(run, message, end):
-                    break
+            before, size = sink.next, sink.bytes
+            full = self._take(sink, [first, *reader.consume(CHUNK_RECORDS - 1, 0)], topic, end)
             if self._pace is not None:
-                self._pace.spend(run.bytes - size, self._cancelled)
-            if run.next != before:
+                self._pace.spend(sink.bytes - size, self._cancelled)
+            if sink.next != before:
                 self._stall.moved()
             else:
                 self._held()
-        return run
 
-    def _take(self, run: Run, message: Message, end: int) -> bool:
-        """True: enough."""
-        error, offset = message.error(), message.offset()
-        if error is None:
-            if offset is not None and offset >= end:
-                run.next = end
-                return True
-            if offset is not None and offset >= run.next:
-                run.take(message)
-            return run.full
+    def _take(self, sink: Sink, messages: Iterable[Message], topic: str, end: int) -> bool:
+        """True: memory is full. Costs most of a restore, as in ``changelogs``."""
+        take, position = sink.take, sink.next
+        full = False
+        for message in messages:
+            if message.topic() != topic:
+                continue
+            offset, error = message.offset(), message.error()
+            if error is not None:
+                position = max(position, self._told(error, offset, end))
+            elif offset >= end:
+                position = end
+                break
+            elif offset >= position:
+                position = offset + 1
+                if take(message):
+                    full = True
+                    break
+        sink.next = position
+        return full
+
+    def _told(self, error: KafkaError, offset: int | None, end: int) -> int:
+        """The position that is reached by it."""
         if error.code() == KafkaError._PARTITION_EOF:
-            run.next = max(run.next, min(end, offset or 0))
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            return min(end, offset or 0)
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise StorageError(
                 f"the changelog of partition {self._partition} no longer holds the offset to go on from;"
                 " delete the local directory and start again"
             )
-        elif not error.retriable():
+        if not error.retriable():
             raise KafkaException(error)
-        return False
+        return 0
 
     def _held(self) -> None:
         self._stall.waiting(f"the changelog of partition {self._partition} is held by an open transaction")

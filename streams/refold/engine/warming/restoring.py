@@ -18,6 +18,7 @@ from refold.engine.points import Points
 from refold.engine.store import Store
 from refold.engine.takeover import Committed, Marks, Stall
 from refold.engine.warming import hot, opening
+from refold.engine.warming.keyset import Allowance
 from refold.engine.warming.reader import RangeReader
 from refold.engine.warming.unread import KeyFilter
 from refold.engine.warming.warmer import Warmer
@@ -32,7 +33,13 @@ class HotRestorer(ABC):
     _points: Points
     _now_ms: Callable[[], int]
     _key_filter: Callable[[int], KeyFilter | None] | None
+    _allowance: Allowance
     pace: Pace
+
+    @property
+    @abstractmethod
+    def reading_ms_max(self) -> int:
+        """For how long a restore may read before tombstones may be gone (rule Z)."""
 
     @abstractmethod
     def _check(self, partition: int, committed: Committed, marks: Marks, reading: opening.Reached) -> None:
@@ -53,6 +60,14 @@ class HotRestorer(ABC):
     @abstractmethod
     def _identity(self, partition: int) -> bytes:
         """Whose copy it is."""
+
+    def _starts(self, partition: int, committed: Committed, marks: Marks) -> tuple[int, int]:
+        return self._start(partition, committed, marks), self._start_batches(partition, committed, marks)
+
+    def _sign(self, partition: int, store: Store) -> None:
+        """Whose copy it is, noted in it."""
+        if store.note(rows.PARTITION_KEY) is None:
+            store.put_note(rows.PARTITION_KEY, self._identity(partition))
 
     def _hot(
         self,
@@ -77,7 +92,7 @@ class HotRestorer(ABC):
             return None
         self._check(partition, committed, marks, opening.reached(marks))
         facts = self._facts
-        start = (self._start(partition, committed, marks), self._start_batches(partition, committed, marks))
+        start = self._starts(partition, committed, marks)
         ends = (marks.state_end, marks.history_end, marks.generations_end)
         written = Written(store, facts.state_id, facts.history_id, facts.generations_id, *ends)
         reader = RangeReader(self._config, partition, cancelled=cancelled, stall=stall, pace=self.pace)
@@ -91,9 +106,10 @@ class HotRestorer(ABC):
             proof=self._proof(partition, committed, marks, checkpoints),
             points=self._points,
             now_ms=self._now_ms,
+            reading_ms_max=self.reading_ms_max,
+            allowance=self._allowance,
         )
-        if store.note(rows.PARTITION_KEY) is None:
-            store.put_note(rows.PARTITION_KEY, self._identity(partition))
+        self._sign(partition, store)
         return warmer
 
     def _proof(

@@ -14,6 +14,7 @@ from dataclasses import replace
 from refold.engine.admission import background
 from refold.engine.assignment import Partition
 from refold.engine.batchfold import BatchFold
+from refold.engine.changelogs import StoodStill
 from refold.engine.lifecycle import Reopened, State
 from refold.engine.ownership import RESTORE_AGAIN_S
 from refold.engine.plan import Written
@@ -21,7 +22,7 @@ from refold.engine.restore import Restored
 from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
 from refold.engine.warming.warmer import Warmer
-from refold.errors import TransientError, UnavailableError
+from refold.errors import StorageError, TransientError, UnavailableError
 
 
 class Serving(BatchFold):
@@ -92,6 +93,8 @@ class Serving(BatchFold):
             with self._turns.held():
                 if self._gone(owner, restored):
                     raise Cancelled
+                if owner.parking is not None:
+                    warmer.unread.wanted = frozenset(owner.parking.sessions())
                 try:
                     done = await self._loop.run_in_executor(self._restore_pool, warmer.step)
                 except (TransientError, UnavailableError) as error:
@@ -102,6 +105,10 @@ class Serving(BatchFold):
                     done = None
                 except UnreadableStore as error:
                     self.distrust(owner, restored.written, error, Reopened.READ)
+                    raise Cancelled from None
+                except StoodStill:
+                    slow = StorageError("it took longer to restore than deletions are kept; it begins anew")
+                    self.distrust(owner, restored.written, slow, Reopened.OLD)
                     raise Cancelled from None
             if done is None:
                 await asyncio.sleep(RESTORE_AGAIN_S)

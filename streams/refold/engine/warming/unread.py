@@ -10,13 +10,15 @@ frontier that the other one wrote last, with its own part moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Protocol
 
 from refold.engine.rows import Frontier, Hole
 from refold.engine.store import Store
 from refold.engine.warming.gate import Gate
+from refold.engine.warming.keyset import Keys
+from refold.engine.warming.scan import Scan
 
 
 class KeyFilter(Protocol):
@@ -36,6 +38,7 @@ class Unread:
         "_filter",
         "_fresh",
         "_store",
+        "asked_ms",
         "broken",
         "done",
         "frontier",
@@ -45,7 +48,10 @@ class Unread:
         "history_next",
         "low",
         "marked",
+        "scanned",
+        "seen",
         "since_ms",
+        "wanted",
     )
 
     def __init__(
@@ -55,6 +61,7 @@ class Unread:
         hole: Hole,
         history_end: int,
         since_ms: int,
+        asked_ms: int,
         key_filter: KeyFilter | None = None,
     ) -> None:
         self._store = store
@@ -68,6 +75,14 @@ class Unread:
         self.history_end = history_end
         #: Age of what lies below the hole: what rule Z judges a copy with a hole by.
         self.since_ms = since_ms
+        #: Wall clock before the changelogs' ends were asked for: when all is read, of then it is all.
+        self.asked_ms = asked_ms
+        #: Every key of what the DB has above the hole, and a few more; ``None``: not known.
+        self.seen: Keys | None = None
+        #: Sessions that records wait for. Set by the event loop.
+        self.wanted: Set[bytes] = frozenset()
+        #: When all keys of the hole were looked at: those that are in it.
+        self.scanned: Scan | None = None
         #: A commit could not be written: its rows are missing, and nobody may write a frontier past them.
         self.broken = False
         #: Everything is read.
@@ -83,18 +98,27 @@ class Unread:
 
     def knows(self, key: bytes) -> bool:
         """Rule H3: whether the DB has the session as it is. Event loop."""
-        if self.done or not self.reading_state or self.newer(key):
+        if self.done or not self.reading_state:
+            return True
+        scanned = self.scanned
+        if scanned is not None and not scanned.met(key):
+            # The DB has what there is of it, newer than the hole or older.
+            return True
+        if self.newer(key):
             return True
         proof = self._filter
-        return (
-            proof is not None
-            and self.high <= proof.state_next
-            and not proof.holds(key)
-            and self._store.row(key) is None
-        )
+        return proof is not None and self.proves and not proof.holds(key) and self._store.row(key) is None
+
+    @property
+    def proves(self) -> bool:
+        """Whether a checkpoint speaks of all that is unread."""
+        return self._filter is not None and self.high <= self._filter.state_next
 
     def newer(self, key: bytes) -> bool:
         """Whether what the DB has of the session is newer than the hole."""
+        seen = self.seen
+        if seen is not None and key not in seen:
+            return False
         return self._store.known(key) or (not self.marked and self._store.row(key) is not None)
 
     def holed(self, frontier: Frontier) -> Frontier:
@@ -115,6 +139,13 @@ class Unread:
     def watched(self) -> set[bytes]:
         fresh, self._fresh = self._fresh, None
         return fresh or set()
+
+    def writes(self, keys: Iterable[bytes]) -> None:
+        """Before rows of these sessions are written, that they are not overwritten by older ones."""
+        seen = self.seen
+        if seen is not None:
+            for key in keys:
+                seen.add(key)
 
     def committed(self, frontier: Frontier, keys: Iterable[bytes]) -> None:
         """Commit thread: written, with this frontier. ``keys``: of rows and of history blocks."""

@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from confluent_kafka import Message
+
 from refold.engine import rows
+from refold.engine.changelogs import StoodStill
 from refold.engine.plan import Written
 from refold.engine.points import Points
 from refold.engine.store import Batch, Store
 from refold.engine.takeover import Cancelled
+from refold.engine.warming import interval, scan
 from refold.engine.warming.interval import Ranges
-from refold.engine.warming.reader import Last, RangeReader, Run
+from refold.engine.warming.keyset import Allowance, Keys
+from refold.engine.warming.piece import Piece
+from refold.engine.warming.reader import RangeReader, Run
 from refold.engine.warming.unread import Unread
 from refold.topology.names import TopicNames
 
@@ -32,15 +38,24 @@ class Warmer:
         reader: RangeReader,
         start: tuple[int, int],
         *,
+        anew: bool,
         points: Points,
         now_ms: Callable[[], int],
+        reading_ms_max: int,
+        allowance: Allowance,
     ) -> None:
+        """``anew``: nothing above the hole was read yet. ``reading_ms_max``: for how long after the age of
+        what lies below the hole what is read is kept."""
         self._topics = topics
         self.written = written
         self._store: Store = written.store
         self._reader = reader
         self._points = points
         self._now_ms = now_ms
+        self._reading_ms_max = reading_ms_max
+        self._allowance = allowance
+        self._held: list[Keys] = []
+        self._scan: scan.Scan | None = None
         self._ranges = Ranges()
         self._total = max(1, unread.high - unread.low)
         self.unread = unread
@@ -48,6 +63,8 @@ class Warmer:
         self.start = start
         self.records = 0
         self.bytes = 0
+        if anew and unread.reading_state:
+            unread.seen = self._keys(unread.high - unread.low)
 
     @property
     def progress(self) -> float:
@@ -56,10 +73,14 @@ class Warmer:
 
     def step(self) -> bool:
         """True when everything is read. Raises :class:`Cancelled`, also when a commit could not be written,
-        StorageError, UnavailableError, PermissionDenied."""
+        :class:`StoodStill`, StorageError, UnavailableError, PermissionDenied."""
         unread = self.unread
         if unread.reading_state:
-            self._read_range()
+            looked = self._scan or self._begun_scan()
+            if looked is not None:
+                self._scan_on(looked)
+            else:
+                self._read_range()
         elif unread.reading_history:
             self._read_history()
         else:
@@ -77,30 +98,91 @@ class Warmer:
             ranges.too_long(start, end, run.next)
             return
         ranges.learned(end - start, len(run.last), run.size)
+        self._keep(run.last, run.size, start)
+
+    def _keep(self, last: Mapping[bytes, Message], size: int, high: int) -> None:
+        """The last record of each of these sessions below the hole's end, which is to be ``high``; but not of
+        those of whom the DB has a newer one. ``size``: of ``last`` in memory."""
+        unread = self.unread
         self._watch()
-        found = {key: last for key, last in run.last.items() if not unread.newer(key)}
-        batch = self._state_batch(found)
+        found = {key: message for key, message in last.items() if not unread.newer(key)}
+        if found:
+            size = size * len(found) // len(last)
+        piece = Piece(rows.STATE, found, marked=unread.marked)
+        built = self._built(piece, size)
         with unread.gate:
             fresh = unread.watched()
             if not fresh.isdisjoint(found):
                 # Proved absent, and made anew while we compared.
-                batch = self._state_batch({key: last for key, last in found.items() if key not in fresh})
-            frontier = unread.frontier
-            hole = rows.Hole(unread.low, start, unread.marked)
-            self._write(batch, replace(unread.holed(frontier), hole=hole))
-            unread.high = start
+                found = {key: message for key, message in found.items() if key not in fresh}
+                piece = Piece(rows.STATE, found, marked=unread.marked)
+                built = built and self._built(piece, size)
+            unread.writes(found)
+            hole = rows.Hole(unread.low, high, unread.marked)
+            self._write_piece(piece, built, replace(unread.holed(unread.frontier), hole=hole))
+            unread.high = high
 
-    def _state_batch(self, found: Mapping[bytes, Last]) -> Batch:
-        batch, marked = Batch(), self.unread.marked
-        for key, (value, header) in found.items():
-            if value is None:
-                batch.delete_state(key)
-                batch.known(key)
-                continue
-            batch.put_state(key, rows.pack(rows.snapshot_seq(value), header, value))
-            if marked:
-                batch.known(key)
-        return batch
+    def _built(self, piece: Piece, size: int) -> bool:
+        """Whether the piece is a file beside the DB now; else it is worth a batch."""
+        if size < interval.FILE_BYTES_MIN or not len(piece):
+            return False
+        self._store.build(piece.changes())
+        self._points.reach("run_built")
+        return True
+
+    def _write_piece(self, piece: Piece, built: bool, frontier: rows.Frontier) -> None:
+        """With the gate held. A file is in the DB before the row that says so (rule H2): until then its rows
+        are newer than a hole that still holds them, which is what rows above a hole are."""
+        self._allowed()
+        batch = Batch()
+        if built:
+            self._store.ingest()
+            self._points.reach("run_ingested")
+        else:
+            piece.fill(batch)
+        self._write(batch, frontier)
+
+    # --- sessions that are waited for (rule H3) ----------------------------------------------------------
+
+    def _begun_scan(self) -> scan.Scan | None:
+        """Where it is worth it."""
+        unread = self.unread
+        offsets = unread.high - unread.low
+        if (
+            unread.scanned is not None
+            or not unread.wanted
+            or offsets < scan.OFFSETS_MIN
+            # Everything is read twice: where bytes are what is short, reading on is as soon at its end.
+            or self._reader.paced
+            or unread.proves
+        ):
+            return None
+        keys = self._keys(offsets)
+        if keys is not None:
+            self._scan = scan.Scan(keys, unread.wanted, unread.low, unread.high)
+        return self._scan
+
+    def _scan_on(self, looked: scan.Scan) -> None:
+        """A piece of it; at its end every session that was waited for is known."""
+        unread = self.unread
+        before = looked.count, looked.bytes
+        end = min(looked.end, looked.next + scan.TURN_OFFSETS)
+        try:
+            self._reader.read_into(looked, self._topics.state, end)
+        finally:
+            self.records += looked.count - before[0]
+            self.bytes += looked.bytes - before[1]
+        if looked.next < looked.end:
+            return
+        self._keep(looked.found, 0, unread.high)
+        looked.ended()
+        unread.scanned, self._scan = looked, None
+
+    def _keys(self, offsets: int) -> Keys | None:
+        keys = self._allowance.keys(offsets)
+        if keys is not None:
+            self._held.append(keys)
+        return keys
 
     def begin(self) -> None:
         """The offsets from which the partition will be fed: in the DB with the next write."""
@@ -113,14 +195,11 @@ class Warmer:
         while start < end:
             run = self._reader.read(self._topics.generations, start, end)
             self._count(run)
-            batch = Batch()
-            for key, (value, _) in run.last.items():
-                if value is None:
-                    batch.delete_side(key)
-                else:
-                    batch.put_side(key, value)
+            piece = Piece(rows.SIDE, run.last)
+            built = self._built(piece, run.size)
             with unread.gate:
-                self._write(batch, replace(unread.holed(unread.frontier), generations_next=run.next))
+                frontier = replace(unread.holed(unread.frontier), generations_next=run.next)
+                self._write_piece(piece, built, frontier)
             start = run.next
 
     def read_tail(self, start: int, end: int) -> None:
@@ -129,9 +208,11 @@ class Warmer:
         while start < end:
             run = self._reader.read(self._topics.state, start, end)
             self._count(run)
+            piece = Piece(rows.STATE, run.last, marked=unread.marked)
+            built = self._built(piece, run.size)
             with unread.gate:
                 frontier = replace(unread.holed(unread.frontier), state_next=run.next)
-                self._write(self._state_batch(run.last), frontier)
+                self._write_piece(piece, built, frontier)
             start = run.next
 
     def _read_history(self) -> None:
@@ -140,23 +221,22 @@ class Warmer:
         self._count(run)
         self._watch()
         found = {key: last for key, last in run.last.items() if not self._store.known_block(key)}
+        piece = Piece(rows.BLOCK, found)
+        built = self._built(piece, run.size)
         with unread.gate:
             fresh = unread.watched()
-            batch = Batch()
-            for key, (value, _) in found.items():
-                if key in fresh:
-                    continue
-                if value is None:
-                    batch.delete_block(key)
-                else:
-                    batch.put_block(key, value)
-            self._write(batch, replace(unread.holed(unread.frontier), history_next=run.next))
+            if not fresh.isdisjoint(found):
+                piece = Piece(rows.BLOCK, {key: last for key, last in found.items() if key not in fresh})
+                built = built and self._built(piece, run.size)
+            frontier = replace(unread.holed(unread.frontier), history_next=run.next)
+            self._write_piece(piece, built, frontier)
             unread.history_next = run.next
 
     def _finish(self) -> None:
         """No hole any more: the DB is like any other."""
         unread, written = self.unread, self.written
         with unread.gate:
+            self._allowed()
             batch = Batch()
             batch.forget_known()
             self._write(
@@ -165,7 +245,8 @@ class Warmer:
                     unread.frontier,
                     hole=None,
                     history_next=max(unread.history_end, written.history_next),
-                    applied_ms=self._now_ms(),
+                    # All there was then, and not now: this process may have stood still since.
+                    applied_ms=unread.asked_ms,
                 ),
             )
             unread.done = True
@@ -176,12 +257,17 @@ class Warmer:
             self.unread.watch()
 
     def _write(self, batch: Batch, frontier: rows.Frontier) -> None:
-        unread = self.unread
-        if unread.broken:
-            raise Cancelled
         batch.frontier(frontier)
         self._store.write(batch)
-        unread.frontier = frontier
+        self.unread.frontier = frontier
+
+    def _allowed(self) -> None:
+        """Before anything that was read is kept."""
+        if self.unread.broken:
+            raise Cancelled
+        if self._now_ms() - self.unread.since_ms > self._reading_ms_max:
+            # Deletions that were to come after what was read may have gone meanwhile (rule Z).
+            raise StoodStill
 
     def _count(self, run: Run) -> None:
         self.records += run.count
@@ -190,3 +276,7 @@ class Warmer:
     def close(self) -> None:
         """Of the reader; the DB stays open. Blocks."""
         self._reader.close()
+        # The event loop may still ask what they hold; the memory goes with it.
+        for keys in self._held:
+            self._allowance.back(keys)
+        self._held.clear()
