@@ -319,6 +319,7 @@ class Session:
         "head",
         "held",
         "hold_for_summary",
+        "idle_since_ms",
         "link",
         "message_ids",
         "next_offset",
@@ -348,6 +349,7 @@ class Session:
         "through",
         "time_ms",
         "timer_ms",
+        "timer_seq",
         "trail",
         "trunk_id",
         "trunks",
@@ -427,6 +429,9 @@ class Session:
         self.policy: SessionPolicy | None = None
         #: The armed deadline (refold.core.timers), session time; 0: none.
         self.timer_ms = 0
+        #: Seq of the last TimerFired, and the time of the last other event before it.
+        self.timer_seq = 0
+        self.idle_since_ms = 0
         #: In the order they were started.
         self.runs: dict[str, Run] = {}
         self.runs_bytes = 0

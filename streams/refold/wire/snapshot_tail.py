@@ -1,6 +1,6 @@
 """The end of a snapshot, fields of schema version 3: policy, armed deadline, runs, children, reducers' parts.
 
-A session that has none of them ends in the same five bytes always, and its encoder asks one question.
+A session that has none of them ends in the same seven bytes always, and its encoder asks one question.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from refold.core.session import Session
 from refold.wire.pieces import END, NULL, SOME, Cursor, array, blob, number, optional_text, text
 from refold.wire.snapshot_runs import encode_runs, read_runs
 
-#: No policy, no deadline, no runs, children and parts.
-NOTHING: Final = bytes(5)
+#: No policy, no deadline and no former one, no runs, children and parts.
+NOTHING: Final = bytes(7)
 
 
 def encode_tail(session: Session) -> bytes:
@@ -30,6 +30,8 @@ def encode_tail(session: Session) -> bytes:
         (
             NULL if policy is None else _policy(policy),
             number(session.timer_ms),
+            number(session.timer_seq),
+            number(session.idle_since_ms),
             (session.enc_runs or encode_runs(session)) if session.runs else END,
             array(
                 [
@@ -86,6 +88,8 @@ def read_tail(session: Session, cursor: Cursor) -> None:
             cursor.number(),
         )
     session.timer_ms = cursor.number()
+    session.timer_seq = cursor.number()
+    session.idle_since_ms = cursor.number()
     read_runs(session, cursor)
     count = cursor.count()
     for _ in range(count):
