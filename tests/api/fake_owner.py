@@ -30,6 +30,8 @@ class FakeView:
         self.histories: dict[bytes, HistoryAnswer] = {}
         self.history_calls: list[tuple[bytes, int, int]] = []
         self.generations: dict[tuple[bytes, str], GenerationAnswer] = {}
+        #: (tenant, subject) -> partition -> model -> framed row.
+        self.usages: dict[tuple[str, str], dict[int, dict[str, bytes]]] = {}
         #: Of partitions that are still restored while they serve.
         self.unknown: set[bytes] = set()
         self.rulings: dict[tuple[int, int], RulingLine] = {}
@@ -82,6 +84,15 @@ class FakeView:
             except TimeoutError:
                 return False
         return True
+
+    async def usage(self, tenant: str, subject: str, model: str) -> tuple[dict[int, list[bytes]], list[int]]:
+        found: dict[int, list[bytes]] = {}
+        for partition in range(PARTITIONS):
+            if self.status(partition) == "live":
+                rows = self.usages.get((tenant, subject), {}).get(partition, {})
+                found[partition] = [record for name, record in rows.items() if model in ("*", name)]
+        restoring = [p for p in range(PARTITIONS) if self.status(p) in ("waiting", "restoring")]
+        return found, restoring
 
     def seq_of(self, key: bytes) -> int:
         found = self.snapshots.get(key)

@@ -30,12 +30,15 @@ from refold.api.view import (
 from refold.core.envelope import Envelope
 from refold.core.evolve import evolve
 from refold.core.session import initial
+from refold.core.usage import UsageAdmitted, UsageRecorded, fold_usage
 from refold.errors import ConfigError, StorageError, UnavailableError
 from refold.telemetry.metrics import PrometheusMetrics
 from refold.wire.codec import encode
 from refold.wire.events import decode_event
 from refold.wire.parts import generic, to_wire
 from refold.wire.snapshot import encode_snapshot
+from refold.wire.usage import encode_usage
+from refold.wire.usageanswer import UsageAnswer
 
 KEY = b"t/s"
 Get = Callable[..., "AbstractAsyncContextManager[aiohttp.ClientResponse]"]
@@ -233,6 +236,43 @@ async def test_history_passes_the_index_on() -> None:
         assert HistoryAnswer.from_bytes(body) == view.histories[KEY]
         assert answer.headers["Refold-Seq"] == "3"
         assert view.history_calls == [(KEY, 1, 2)]
+
+
+async def test_usage_is_the_rows_of_the_partitions_that_are_live_and_their_sums() -> None:
+    """Goal: one answer of all partitions here; what restores is named, not guessed; `*` sums the models."""
+    view, t0 = FakeView(), 1_764_400_000_000
+    for partition, model, tokens in ((0, "m", 5), (2, "m", 7), (2, "n", 11)):
+        row = fold_usage(None, "t", "s", UsageRecorded(model, "ada lovelace", t0, input=tokens), t0)
+        row = fold_usage(row, "t", "s", UsageAdmitted("x", model, "ada lovelace", 60_000), t0)
+        view.usages.setdefault(("t", "ada lovelace"), {}).setdefault(partition, {})[model] = encode_usage(
+            row, partition
+        )
+    async with serving(view) as (_, get):
+        path = "/v1/usage/t/ada%20lovelace"
+        async with get(f"{path}/m?at_ms={t0}") as answer:
+            body = await answer.json()
+        assert body["windows"]["minute"] == {
+            "requests": 2, "input": 12, "output": 0, "cached": 0, "reasoning": 0,
+        }  # fmt: skip
+        assert (body["active"], body["records"], body["restoring"]) == (2, 2, [])
+        assert {p: len(rows) for p, rows in body["partitions"].items()} == {"0": 1, "1": 0, "2": 1, "3": 0}
+        view.statuses = {2: "restoring", 3: "absent"}
+        async with get(f"{path}/*?at_ms={t0}&window=hour") as answer:
+            text = await answer.read()
+        read = UsageAnswer.from_bytes(text)
+        assert (read.restoring, sorted(read.rows)) == ((2,), [0, 1])
+        assert list(json.loads(text)["windows"]) == ["hour"]
+        assert [row.totals for row in read.rows[0]] == [[1, 5, 0, 0, 0]]
+        view.statuses = {}
+        async with get(f"{path}/*?at_ms={t0 + 60_000}") as answer:
+            body = await answer.json()
+        assert (body["active"], body["windows"]["minute"]["input"], body["totals"]["input"]) == (0, 23, 23)
+        async with get(f"{path}/m?window=week") as answer:
+            assert answer.status == 400
+        async with get(f"{path}/{'m' * 600}") as answer:
+            assert answer.status == 400
+    with pytest.raises(UnavailableError, match="compare the versions"):
+        UsageAnswer.from_bytes(b"{}")
 
 
 async def test_a_generation_can_be_waited_for() -> None:

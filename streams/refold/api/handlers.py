@@ -4,6 +4,7 @@ loop unless JSON was asked for, and none waits longer than ``WAIT_MS_MAX``."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 import orjson
@@ -22,8 +23,10 @@ from refold.api.problems import Problem
 from refold.api.rulingstream import RulingStream
 from refold.api.view import OwnerView, StandbyAnswer, WorkerHealth
 from refold.core.limits import ID_BYTES_MAX
+from refold.core.usage import WINDOWS
 from refold.wire.owner import public_json
 from refold.wire.snapshot import decode_snapshot
+from refold.wire.usageanswer import usage_json
 
 #: Kafka's record keys are limited to 512 bytes by the contract; percent-encoding triples that at most.
 KEY_BYTES_MAX = 512
@@ -55,6 +58,7 @@ class Handlers:
             web.get("/v1/sessions/{tenant}/{session}", self.session),
             web.get("/v1/sessions/{tenant}/{session}/history", self.history),
             web.get("/v1/generations/{tenant}/{session}/{generation}", self.generation),
+            web.get("/v1/usage/{tenant}/{subject}/{model}", self.usage),
         ]
 
     def end_streams(self) -> None:
@@ -158,6 +162,25 @@ class Handlers:
             )
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=answer.to_bytes(), content_type="application/json", headers=headers)
+
+    # Usage
+
+    async def usage(self, request: web.Request) -> web.Response:
+        tenant, subject, model = (request.match_info[name] for name in ("tenant", "subject", "model"))
+        for name, value in (("tenant", tenant), ("subject", subject), ("model", model)):
+            if len(value.encode(errors="replace")) > KEY_BYTES_MAX:
+                raise Problem("bad_request", f"{name}: longer than {KEY_BYTES_MAX} bytes")
+        window = request.query.get("window")
+        if window is not None and window not in WINDOWS:
+            raise Problem("bad_request", f"window: one of {', '.join(WINDOWS)} is needed")
+        now_ms = _number(request, "at_ms", time.time_ns() // 1_000_000, 0, OFFSET_MAX)
+        try:
+            rows, restoring = await self._view.usage(tenant, subject, model)
+        except UnicodeEncodeError:
+            raise Problem("bad_request", "tenant, subject and model must be valid UTF-8") from None
+        body = usage_json(now_ms, rows, restoring, WINDOWS if window is None else (window,))
+        headers = {"Cache-Control": "no-store"}
+        return web.Response(body=body, content_type="application/json", headers=headers)
 
     # Rulings
 

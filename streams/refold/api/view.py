@@ -11,7 +11,7 @@ The engine implements it (``engine/view.py``); tests implement it with a fake. I
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -124,6 +124,12 @@ class OwnerView(Protocol):
 
     async def wait_generation(self, key: bytes, generation_id: str, timeout_s: float) -> bool:
         """Wait until the generation's begin is folded and committed; ``False`` when time ran out."""
+
+    async def usage(
+        self, tenant: str, subject: str, model: str
+    ) -> tuple[Mapping[int, Sequence[bytes]], Sequence[int]]:
+        """Framed usage rows of the model (``*``: of all) by live partition, none where there are none; and
+        the partitions that are owned and not live yet."""
 
     def ruling(self, partition: int, offset: int) -> RulingLine | None:
         """A recent ruling, ``None`` when not ruled yet or no longer remembered (see :meth:`frontier`)."""

@@ -18,10 +18,10 @@ Runs on the event loop; RocksDB point reads only, but for :meth:`Usages.over`.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Final, TypeAlias
 
-from refold.core.usage import UsageEvent, UsageRow, fold_usage, is_over
+from refold.core.usage import ANY_MODEL, UsageEvent, UsageRow, fold_usage, is_over
 from refold.engine.assignment import Assignment
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.side import SEPARATOR, USAGE, side_key
@@ -47,6 +47,9 @@ SWEEP_MARGIN_MS: Final = 3_600 * 1_000
 #: Rows looked at in one go of a sweep: 500 x 30 us of decoding, on a thread of its own.
 SWEEP_ROWS: Final = 500
 
+#: Models of one subject that an answer sums up, in the order of their names.
+MODELS_MAX: Final = 1_000
+
 _FIRST: Final = USAGE + SEPARATOR
 #: ``$`` follows ``#``.
 _END: Final = USAGE + b"$"
@@ -65,6 +68,21 @@ def usage_range(tenant: str, subject: str) -> tuple[bytes, bytes]:
 
 #: Partition, tenant, subject, model.
 Names: TypeAlias = tuple[int, str, str, str]
+
+
+def read_usage(
+    tenant: str, subject: str, model: str, stores: Sequence[tuple[int, Store]]
+) -> dict[int, list[bytes]]:
+    """Committed rows of a model, or of all of the subject's, by partition. Disk thread; blocks."""
+    found: dict[int, list[bytes]] = {}
+    for number, store in stores:
+        if model == ANY_MODEL:
+            first, end = usage_range(tenant, subject)
+            found[number] = [record for _, record in store.side_range(first, end, MODELS_MAX)]
+        else:
+            record = store.side(usage_key(tenant, subject, model))
+            found[number] = [] if record is None else [record]
+    return found
 
 
 class Entry:
@@ -167,6 +185,8 @@ class Usages:
         self._walk_above = bytes_max
         self._entries: OrderedDict[Names, Entry] = OrderedDict()
         self.bytes = 0
+        #: Partitions in which usage was folded, since they were owned.
+        self.folded: set[int] = set()
         #: Committed events by type, and verdicts (``late``, ``future``), since they were last taken.
         self.counts: Counter[str] = Counter()
 
@@ -226,6 +246,7 @@ class Usages:
         if entry is not None:
             self._entries.move_to_end(names)
             return entry
+        self.folded.add(partition)
         entry = Entry(names)
         entry.row = self.stored(entry)
         entry.size = _size(entry.row)
@@ -260,5 +281,6 @@ class Usages:
             self.bytes -= entry.size
 
     def discard_partition(self, partition: int) -> None:
+        self.folded.discard(partition)
         for entry in [entry for entry in self._entries.values() if entry.partition == partition]:
             self.drop(entry)

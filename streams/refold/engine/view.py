@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from refold.api.view import (
@@ -25,6 +26,7 @@ from refold.engine.engine import Engine
 from refold.engine.lifecycle import State
 from refold.engine.standby.service import Standbys
 from refold.engine.store import Store
+from refold.engine.usage import read_usage
 from refold.telemetry.health import Vitals, judge
 from refold.wire.batches import RECORD, generation_key
 from refold.wire.codec import decode
@@ -174,6 +176,16 @@ class EngineView:
             left = end - time.monotonic()
             if left <= 0 or not await engine.generation_waits.changed(full_key, left):
                 return False
+
+    async def usage(self, tenant: str, subject: str, model: str) -> tuple[dict[int, list[bytes]], list[int]]:
+        owners = [] if self.engine is None else list(self.engine.assignment)
+        fed = [(owner.number, owner.written.store) for owner in owners if owner.fed and owner.written]
+        # On the thread where stores are closed: none is meanwhile, and the fold does not wait for P rows.
+        rows_of = (
+            await self._engine().on_disk(partial(read_usage, tenant, subject, model, fed)) if fed else {}
+        )
+        kept = {number: found for number, found in rows_of.items() if self.status(number) == "live"}
+        return kept, [owner.number for owner in owners if owner.number not in kept]
 
     async def wait_seq(self, key: bytes, min_seq: int, timeout_s: float) -> bool:
         engine = self._engine()
