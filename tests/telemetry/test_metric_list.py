@@ -63,6 +63,7 @@ def test_names_follow_the_rules(name: str) -> None:
         "code",
         "kind",
         "reason",
+        "reducer",
         "state",
         "before",
         "partition",

@@ -11,6 +11,8 @@ from typing import Final
 from refold import __version__
 from refold.core.envelope import Actor, Envelope
 from refold.core.events import Event, SessionDeleted, SessionEventParked, SessionQuarantined
+from refold.core.policystate import Reduced
+from refold.core.reducerevents import ReducerQuarantined
 from refold.engine.chunks import Record
 from refold.wire.codec import encode
 from refold.wire.envelope import envelope_body
@@ -72,6 +74,25 @@ def parked(record: Record, tenant: str, session: str, event_id: str) -> tuple[En
     return _envelope(
         "parked", "SessionEventParked", payload, record, tenant, session, event_id
     ), SessionEventParked()
+
+
+def reducer_quarantined(record: Record, tenant: str, session: str, part: Reduced) -> tuple[Envelope, Event]:
+    """A reducer's part as it was left standing at ``record``."""
+    error = part.error or ""
+    payload = encode(
+        "refold.event.ReducerQuarantined",
+        {
+            "name": part.name,
+            "version": part.version,
+            "at_seq": part.seq,
+            "error": error,
+            "state": part.state,
+            "partition": record.partition,
+            "offset": record.offset,
+        },
+    )
+    env = _envelope(f"reducer/{part.name}", "ReducerQuarantined", payload, record, tenant, session, None)
+    return env, ReducerQuarantined(part.name, part.version, part.seq, part.state, error)
 
 
 def is_deletion_by_null(env: Envelope, partition: int, offset: int) -> bool:

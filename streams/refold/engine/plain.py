@@ -13,6 +13,7 @@ from typing import Protocol
 
 from confluent_kafka import Message
 
+from refold.core import reducers
 from refold.core.plain import append_plain
 from refold.engine import recordheaders
 from refold.engine.cache import SessionCache
@@ -43,6 +44,8 @@ def fold_plain(
 
     Returns its index, or ``stop``.
     """
+    if reducers.takes_messages:
+        return at
     partition = part.partition
     journal, touched_by_key, rulings = part.journal, part.touched, part.rulings
     peek = view.cache.peek

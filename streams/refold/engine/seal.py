@@ -107,7 +107,8 @@ class Sealer:
         if any(item.headers[0][1] in _NOTES for item in mine):
             # Quarantined by the fold already, and what that left cannot be encoded either: not one bad event.
             raise InvariantViolation("a quarantined session cannot be encoded") from error
-        records = [_record(part, item) for item in mine]
+        # A reducer's part is none of them: its note goes with the event it followed, which is parked.
+        records = [_record(part, item) for item in mine if item.headers[0][1] != b"ReducerQuarantined"]
         self._take_out(part, key, set(touched.events))
         offsets = {record.offset for record in records}
         for side in part.side.values():

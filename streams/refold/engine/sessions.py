@@ -17,6 +17,7 @@ from refold.engine.assignment import Assignment
 from refold.engine.cache import Entry, SessionCache
 from refold.engine.chunks import Record
 from refold.engine.overlay import Overlay, PartitionOverlay, journal_of
+from refold.engine.reducers import unwatched
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Limits
 from refold.engine.store import Store
@@ -73,7 +74,8 @@ class Sessions:
         """From the committed row and the accepted events of both overlays; replaces ``entry`` in the
         cache."""
         session = entry.session
-        fresh = self._committed_and_folded(entry.key, entry.partition, session.tenant, session.session)
+        with unwatched():
+            fresh = self._committed_and_folded(entry.key, entry.partition, session.tenant, session.session)
         entry.session = fresh
         return entry
 

@@ -24,6 +24,7 @@ from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 from refold.engine.forwards import forward
 from refold.engine.overlay import Journal, Output
+from refold.engine.reducers import watching
 from refold.engine.side import SideChange
 from refold.engine.stepview import Limits as Limits
 from refold.engine.stepview import StepView as StepView
@@ -166,6 +167,9 @@ def _accept(
             env.producer_id,
         )
     was = markers.before(session, event)
+    watch = watching()
+    if watch is not None:
+        watch.forget()
     evolve(session, ruling.seq, ruling.time_ms, record.partition, record.offset, env, event)
     effects = Effects(ruling, env.producer_id, entry, (Journal(key, value, headers),))
     if was is not None:
@@ -175,6 +179,11 @@ def _accept(
         effects.side = (UsageChange(view.usages, session.tenant, session.session, event, ruling.time_ms),)
     if session.seq == 0:
         effects.deleted = True
+    if watch is not None and (stopped := watch.take()):
+        names = (session.tenant, session.session)
+        effects.journal += tuple(
+            [made_event(record, entry, *made.reducer_quarantined(record, *names, part)) for part in stopped]
+        )
     return effects
 
 

@@ -80,6 +80,7 @@ MetricName = Literal[
     # --- faults of ours ------------------------------------------------------------------------------------
     "refold_quarantines_total",
     "refold_quarantined_sessions",
+    "refold_reducer_quarantined_total",
     # --- the HTTP port -------------------------------------------------------------------------------------
     "refold_http_requests_total",
     "refold_http_request_seconds",
@@ -315,6 +316,9 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     "refold_quarantines_total": Metric("counter", "Sessions whose fold raised: parked, not lost."),
     "refold_quarantined_sessions": Metric(
         "gauge", "Sessions quarantined now, as far as this worker has seen."
+    ),
+    "refold_reducer_quarantined_total": Metric(
+        "counter", "Parts of sessions whose reducer was stopped, by reducer and reason.", ("reducer", "reason")
     ),
     "refold_http_requests_total": Metric(
         "counter", "Requests by route pattern and status class (2xx, 4xx, 5xx).", ("route", "status")
