@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from refold.client.bulk import Batch, batches
 from refold.client.connection import Connection, Options, new_producer_id, now_ms
@@ -23,6 +23,9 @@ from refold.client.snapshots import Frontier, SnapshotView
 from refold.core.slots import split_key
 from refold.errors import UsageError
 from refold.settings import Settings
+
+if TYPE_CHECKING:
+    from refold.client.agents.handle import RunHandle
 
 #: How long closing waits for events in flight.
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -177,6 +180,12 @@ class Refold:
         text's); returns when that is durable. Never goes back, never beyond what exists."""
         found = self.session(session) if isinstance(session, str) else session
         await self.generations.ack(found, generation, client, seq, attempt=attempt)
+
+    def run(self, session: Session | str, run_id: str) -> RunHandle:
+        """A durable run by its id, from any process; see :mod:`refold.client.agents`. Asks nobody."""
+        from refold.client.agents.handle import RunHandle
+
+        return RunHandle(self.session(session) if isinstance(session, str) else session, run_id)
 
     async def supervise(self, *generators: Answer | str, lookback: float = LOOKBACK_S_DEFAULT) -> None:
         """Take over generations whose process fell silent; runs until cancelled, as a task of yours.

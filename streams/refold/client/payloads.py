@@ -26,6 +26,10 @@ INLINE_DATA_KINDS: Final = NESTING_KINDS | {"tool_call", "provider_tool_call"}
 TEXT_MEDIA_TYPE: Final = "text/plain; charset=utf-8"
 RECORD_MEDIA_TYPE: Final = "application/vnd.refold.part+avro"
 
+#: Inputs and outputs of runs and steps: JSON bytes, whose reference is ``<field>_ref``.
+VALUE_FIELDS: Final = ("input", "output")
+VALUE_MEDIA_TYPE: Final = "application/json"
+
 
 def encode_payload(event_type: str, payload: Mapping[str, Any]) -> bytes:
     """The framed payload. Raises UsageError naming a wrong field, NotFound for a type without a schema."""
@@ -81,6 +85,7 @@ def _needs_offload(payload: Mapping[str, Any], limit: int) -> bool:
         any(_part_needs(part, limit) for part in payload.get("content", ()))
         or _longer(payload.get("arguments"), limit)
         or _longer(payload.get("record"), limit)
+        or any(_longer(payload.get(field), limit) for field in VALUE_FIELDS)
     )
 
 
@@ -119,6 +124,11 @@ def _offload(payload: Mapping[str, Any], store: BlobStore, limit: int) -> Mappin
         media_type = str(record.get("media_type") or "application/octet-stream")
         record["ref"] = store.put(kept, media_type=media_type, field="data")
         record["record"] = None
+    for field in VALUE_FIELDS:
+        value = record.get(field)
+        if isinstance(value, bytes) and len(value) > limit:
+            record[f"{field}_ref"] = store.put(value, media_type=VALUE_MEDIA_TYPE, field="data")
+            record[field] = None
     return record
 
 

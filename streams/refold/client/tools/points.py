@@ -15,7 +15,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from refold.errors import ConfigError, InvariantViolation
 
@@ -40,6 +40,11 @@ ACTIONS: Final = ("kill", "stop", "raise")
 class Points:
     """The armed point of this process, if any. Thread-safe."""
 
+    NAMES: ClassVar[tuple[str, ...]] = NAMES
+    VARIABLE: ClassVar[str] = "REFOLD_TOOL_POINT"
+    #: What the last part of a spec names.
+    WHAT: ClassVar[str] = "tool"
+
     def __init__(self, spec: str | None = None, file: Path | None = None) -> None:
         self._name: str | None = None
         self._action = ""
@@ -51,19 +56,19 @@ class Points:
             self.arm(spec)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Points:
-        file = environment.get("REFOLD_TOOL_POINT_FILE")
-        return cls(environment.get("REFOLD_TOOL_POINT"), Path(file) if file else None)
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        file = environment.get(f"{cls.VARIABLE}_FILE")
+        return cls(environment.get(cls.VARIABLE), Path(file) if file else None)
 
     def arm(self, spec: str) -> None:
         """Raises ConfigError for what is no point."""
         name, _, rest = spec.strip().partition(":")
         action, _, rest = rest.partition(":")
         nth, _, tool = rest.partition(":")
-        if name not in NAMES or action not in ACTIONS or (nth and not (nth.isdigit() and int(nth) > 0)):
+        if name not in self.NAMES or action not in ACTIONS or (nth and not (nth.isdigit() and int(nth) > 0)):
             raise ConfigError(
-                f"REFOLD_TOOL_POINT={spec!r} is not <name>:<action>[:<nth>[:<tool>]] with a name of "
-                f"{', '.join(NAMES)} and an action of {', '.join(ACTIONS)}"
+                f"{self.VARIABLE}={spec!r} is not <name>:<action>[:<nth>[:<{self.WHAT}>]] with a name of "
+                f"{', '.join(self.NAMES)} and an action of {', '.join(ACTIONS)}"
             )
         with self._lock:
             self._name, self._action, self._left = name, action, int(nth or 1)
