@@ -318,6 +318,22 @@ class WorkerSettings(_Section):
             " more. What it reads of the changelogs counts to worker.restore_bytes_per_s_max as well."
         ),
     )
+    reducers: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Python modules that declare reducers (`@refold.reducer`), comma separated. Workers fold what"
+            " they declare; commands read parts with the same setting. The same for all workers of a prefix."
+        ),
+    )
+    reducers_removed: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Names of reducers that are no more, comma separated: a worker without one that a partition was"
+            " folded with refuses to start. Their parts stay as they are."
+        ),
+    )
     sabotage: str | None = Field(
         None,
         description=(

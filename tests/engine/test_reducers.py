@@ -16,11 +16,14 @@ from engine.test_step import View, record
 from engine.traffic import TENANT, message_event
 from refold.core import Envelope, evolve, initial
 from refold.core import reducers as pure
-from refold.core.reducers import Reducer, Registry, Unfit
+from refold.core.limits import REDUCED_PARTS_MAX
+from refold.core.reducers import NAME_BYTES_MAX, Reducer, Registry, Unfit
 from refold.core.rulings import Accepted
 from refold.engine import reducers as watching
+from refold.engine.commitmeta import CommitMeta
 from refold.engine.reducers import SLOW_IN_A_ROW, SLOW_WALL_S, TWICE_EVERY, Guard
 from refold.engine.step import Effects, step
+from refold.errors import ConfigError
 from refold.ops.refolding import Refolder
 from refold.reducers.event import Event, viewer
 from refold.wire.envelope import encode_envelope
@@ -29,6 +32,9 @@ from refold.wire.journal import decode_journal
 from refold.wire.snapshot import encode_snapshot
 
 Fold = Callable[[Any, Event], Any]
+
+#: What brokers take (``offset.metadata.max.bytes``).
+METADATA_BYTES_MAX = 4_096
 
 
 class Clock:
@@ -228,7 +234,6 @@ def test_rebuilding_a_session_stops_nothing_anew(told: list[tuple[str, str]]) ->
 
 
 def test_messages_leave_the_fast_lane_only_where_a_reducer_wants_them(told: list[tuple[str, str]]) -> None:
-    at_ms = 1_800_000_000_000
     stamps = [{"producer_id": "p", "producer_epoch": 1, "producer_counter": number} for number in range(12)]
     records = [
         inbox_record(
@@ -256,3 +261,28 @@ def test_a_guard_hears_nothing_of_an_unfit_step(told: list[tuple[str, str]]) -> 
     with pytest.raises(Unfit, match="raised"):
         guard.run("acme/s1", 1, "total", unfit)
     assert guard.take() == []
+
+
+# --- who may take a partition over -----------------------------------------------------------------------
+
+
+def test_versions_travel_with_the_offset_of_batches_and_fit_into_it(told: list[tuple[str, str]]) -> None:
+    install(told, total)
+    assert watching.folded_with() == {"total": 1}
+    many = {f"{number:02}" + "n" * (NAME_BYTES_MAX - 2): 2**31 - 1 for number in range(REDUCED_PARTS_MAX)}
+    meta = CommitMeta("refold-" + "i" * 200, 2**50, 2**50, 2**50, 1, reducers=many)
+    assert len(meta.encode()) < METADATA_BYTES_MAX
+    assert CommitMeta.parse(meta.encode()) == meta
+    assert "reducers" not in CommitMeta("p-a", 12, 3, 5, 1).encode()
+
+
+def test_an_older_worker_does_not_take_over_what_a_newer_one_has_folded(told: list[tuple[str, str]]) -> None:
+    install(told, total)
+    watching.check_versions(3, {"total": 1}, ())
+    with pytest.raises(ConfigError, match="version 2 of the reducer total; this worker has version 1"):
+        watching.check_versions(3, {"total": 2}, ())
+    pure.install(None)
+    with pytest.raises(ConfigError, match="reducers_removed"):
+        watching.check_versions(3, {"total": 1}, ())
+    watching.check_versions(3, {"total": 1}, ("total",))
+    watching.check_versions(3, {}, ())

@@ -38,6 +38,7 @@ from refold.engine.kafkaerrors import DENIED, Verdict, behind, error_of, verdict
 from refold.engine.overlay import Overlay
 from refold.engine.plan import Plan, Written
 from refold.engine.points import Points
+from refold.engine.reducers import folded_with
 from refold.engine.sabotage import Sabotage
 from refold.errors import (
     FencedError,
@@ -398,7 +399,8 @@ class Transactor:
             told = text if part.beyond is None else replace(meta, beyond=part.beyond).encode()
             offsets.append(TopicPartition(self._topics.inbox, part.partition, part.offset, told))
             if not self._sabotage.batches_without_offsets:
-                offsets.append(TopicPartition(self._topics.batches, part.partition, part.batches_next, text))
+                named = replace(meta, reducers=folded_with()).encode()
+                offsets.append(TopicPartition(self._topics.batches, part.partition, part.batches_next, named))
         while True:
             metadata = self._group_metadata(self._metadata_after)
             member = None if metadata is None else read_group_meta(metadata)

@@ -2,15 +2,17 @@
 
 Per partition: ``{"v":1,"txid":…,"cl":{"state":next,"history":next,"generations":next},"map":epoch}``, the
 same text with the offsets of inbox and batches; with that of the inbox also ``"beyond"`` where records after
-it were handled already (rule H5, :mod:`refold.engine.warming.beyond`). ``txid`` names whose open
-transaction to fence at a takeover (rule D); ``cl`` is how far the changelogs must be read before the
-partition is restored (rule T, step 4).
+it were handled already (rule H5, :mod:`refold.engine.warming.beyond`), and with that of batches, where there
+are reducers, ``"reducers":{name:version}`` (rule X4; the inbox's may be full of what waits). ``txid`` names
+whose open transaction to fence at a takeover (rule D); ``cl`` is how far the changelogs must be read before
+the partition is restored (rule T, step 4).
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -34,6 +36,8 @@ class CommitMeta:
     generations_next: int
     map_epoch: int
     beyond: Beyond | None = None
+    #: Versions of the reducers that the partition was folded with, by name.
+    reducers: Mapping[str, int] = field(default_factory=dict)
 
     def encode(self) -> str:
         row: dict[str, Any] = {
@@ -48,6 +52,8 @@ class CommitMeta:
         }
         if self.beyond is not None and self.beyond.parked:
             row["beyond"] = self.beyond.encode()
+        if self.reducers:
+            row["reducers"] = dict(self.reducers)
         return orjson.dumps(row).decode()
 
     @classmethod
@@ -70,8 +76,9 @@ class CommitMeta:
                 # Not there before there were generations.
                 generations_next=int(row["cl"].get("generations", 0)),
                 map_epoch=int(row["map"]),
+                reducers={str(name): int(version) for name, version in row.get("reducers", {}).items()},
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
         if "beyond" not in row:
             return meta

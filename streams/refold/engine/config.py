@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from refold.engine.sabotage import Sabotage
+from refold.reducers import words
 from refold.topology.names import TopicNames
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class EngineConfig:
     validate_store: bool = True
     validate_after_ms: int = 60_000
     validate_bytes_per_s_max: int = 8_000_000
+    reducers: tuple[str, ...] = ()
+    reducers_removed: tuple[str, ...] = ()
     sabotage: Sabotage = field(default_factory=Sabotage)
 
     @property
@@ -129,6 +132,8 @@ class EngineConfig:
             restore_bytes_per_s_max=worker.restore_bytes_per_s_max,
             restore_first=worker.restore_first,
             hot_first=worker.hot_first,
+            reducers=words(worker.reducers),
+            reducers_removed=words(worker.reducers_removed),
             supervised=SUPERVISED_VARIABLE in os.environ,
             sabotage=Sabotage.parse(worker.sabotage, environment=settings.environment),
         )

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from refold.core import reducers
 from refold.core.policystate import Reduced
 from refold.core.reducers import Unfit
+from refold.errors import ConfigError
 from refold.reducers import load
 
 #: Processor time of one event. The fold of everything else takes 0.05 ms, and all partitions of a worker wait
@@ -94,6 +95,34 @@ def set_up(modules: Iterable[str], metrics: Any, log: Any) -> dict[str, int]:
     registry.guard = Guard(told)
     log.info("reducers", **registry.versions)
     return registry.versions
+
+
+def folded_with() -> Mapping[str, int]:
+    """The versions of this process's reducers, for the metadata of what it commits (rule M)."""
+    return {} if reducers.active is None else reducers.active.versions
+
+
+def check_versions(partition: int, before: Mapping[str, int], removed: Iterable[str]) -> None:
+    """Rule X4: whether this process may fold what a former owner has folded with these reducers.
+
+    Raises ConfigError where it has an older version, or none: its events would be missing in the parts.
+    """
+    mine = folded_with()
+    for name, version in sorted(before.items()):
+        if name in removed:
+            continue
+        if name not in mine:
+            raise ConfigError(
+                f"partition {partition} was folded with the reducer {name}, which this worker does not have."
+                " Name its module in worker.reducers, or, if it is no more, its name in"
+                " worker.reducers_removed"
+            )
+        if mine[name] < version:
+            raise ConfigError(
+                f"partition {partition} was folded with version {version} of the reducer {name}; this worker"
+                f" has version {mine[name]}. Start the code that has version {version}. To go back, give the"
+                f" old code version {version + 1} and an upcast from {version}"
+            )
 
 
 @contextlib.contextmanager

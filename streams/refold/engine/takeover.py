@@ -25,6 +25,7 @@ from refold.engine import clients, group
 from refold.engine.commitmeta import CommitMeta
 from refold.engine.config import EngineConfig
 from refold.engine.kafkaerrors import error_of
+from refold.engine.reducers import check_versions
 from refold.errors import TransientError, UnavailableError
 from refold.topology.failures import explain
 from refold.topology.logends import list_ends
@@ -118,6 +119,9 @@ class Cluster:
                 raise self._explained(tp.error, "reading the committed offset")
         inbox = found[topics.inbox]
         meta = CommitMeta.parse(inbox.metadata, inbox.offset)
+        batches = CommitMeta.parse(found[topics.batches].metadata)
+        if batches is not None:
+            check_versions(partition, batches.reducers, self._config.reducers_removed)
         return Committed(max(inbox.offset, -1), meta, max(found[topics.batches].offset, -1))
 
     def stable_offset(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> Committed:

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold import __version__
 from refold.api.server import OwnerServer
-from refold.engine import clients, preflight
+from refold.engine import clients, preflight, reducers
 from refold.engine.batchsource import BatchSource
 from refold.engine.checkpoints.assemble import assemble
 from refold.engine.checkpoints.remote import remote_of
@@ -120,6 +120,7 @@ class _Worker:
         if config.sabotage.name is not None:
             log.warning("sabotage_on", name=config.sabotage.name, warning="a guarantee is broken on purpose")
         confluent.use_registry(config.registry_url)
+        reducers.set_up(config.reducers, self.metrics, log)
         self.remote = remote_of(config.checkpoint_url, config.prefix)
         admin = clients.admin(config)
         facts = await loop.run_in_executor(None, preflight.examine, config, admin)

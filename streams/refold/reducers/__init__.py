@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from refold.reducers.declaring import Declared, declared, reducer
 from refold.reducers.event import Event
-from refold.reducers.loading import install, load
+from refold.reducers.loading import install, load, words
 
-__all__ = ["Declared", "Event", "declared", "install", "load", "reducer"]
+__all__ = ["Declared", "Event", "declared", "install", "load", "reducer", "words"]

@@ -13,6 +13,11 @@ from refold.reducers.declaring import Declared, declared
 from refold.reducers.event import Schemas, viewer
 
 
+def words(setting: str | None) -> tuple[str, ...]:
+    """The names in a comma separated setting."""
+    return tuple(word.strip() for word in (setting or "").split(",") if word.strip())
+
+
 def load(modules: Iterable[str]) -> pure.Registry | None:
     """Import the modules and fold what they declare; ``None`` where there is no reducer.
 
