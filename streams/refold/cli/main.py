@@ -48,6 +48,8 @@ NOUNS: Final[dict[str, Noun]] = {
     ),
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
     "review": Noun("refold.cli.review", "Calls that wait for a person: list, show, resolve."),
+    "agent": Noun("refold.cli.agent", "Serve durable agents: run."),
+    "run": Noun("refold.cli.run", "Runs of durable agents: list, show, stop, move-pin, retry, fail."),
     "checkpoint": Noun("refold.cli.checkpoint", "Checkpoints in their store: list, verify, restore, prune."),
     "import": Noun("refold.cli.import_", "Bring transcripts of other tools in.", verbs=False),
     "verify": Noun("refold.cli.verify", "Prove the guarantees on this machine or your cluster."),

@@ -29,7 +29,7 @@ from refold.client.agents.replay import OCCURRENCE
 from refold.client.agents.run import Run
 from refold.client.agents.stepping import Stepping
 from refold.client.agents.values import encode, short, summary_of
-from refold.core.limits import ERROR_CODE_BYTES_MAX, RUN_ERROR_BYTES_MAX
+from refold.core.limits import ERROR_CODE_BYTES_MAX, RUN_ERROR_BYTES_MAX, RUN_WAITING_MAX
 from refold.errors import InvariantViolation, RefoldError
 
 log = logging.getLogger("refold.client")
@@ -162,7 +162,7 @@ async def _left(execution: Execution, left: RunLeft) -> Ended:
         return "review"
     if left.why == "suspended":
         POINTS.reach("before_suspended", execution.run_id)
-        waiting = list(execution.waiting_for)
+        waiting = list(execution.waiting_for)[:RUN_WAITING_MAX]
         ruling = await execution.writer.write("RunSuspended", {"waiting_for": waiting}, allowed=NOTHING_WAITS)
         if ruling.in_effect:
             return "suspended"

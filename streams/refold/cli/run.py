@@ -1,0 +1,260 @@
+"""``refold run``: open runs of durable agents; look at one, stop it, let another version or another try have
+it.
+
+``list`` and ``show`` never print what a run was given or what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
+from refold.cli.output import Output
+from refold.cli.telling import iso, login
+from refold.errors import UsageError
+
+if TYPE_CHECKING:
+    from refold.client import Refold
+    from refold.client.receipts import Receipt
+
+T = TypeVar("T")
+
+LIST_LIMIT_DEFAULT: Final = 100
+LIST_LIMIT_MAX: Final = 10_000
+STATES: Final = ("ready", "leased", "waiting", "review")
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="As printed by list.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
+ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why; kept in the journal.")]
+ByOption = Annotated[
+    str | None, typer.Option("--by", help="Who says so; kept in the journal. Default: your login.")
+]
+
+app = typer.Typer(
+    help="Runs of durable agents: list, show, stop, move-pin, retry, fail.", no_args_is_help=True
+)
+
+
+def _with_client(
+    bootstrap: str | None, prefix: str | None, tenant: str | None, work: Callable[[Refold], Awaitable[T]]
+) -> T:
+    from refold.client import Refold
+
+    async def run() -> T:
+        async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
+            return await work(rf)
+
+    return asyncio.run(run())
+
+
+@app.command("list")
+def list_(
+    agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only these: ready, leased, waiting or review.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant. Default: all.")] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=LIST_LIMIT_MAX, help="Rows shown, oldest first.")
+    ] = LIST_LIMIT_DEFAULT,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List open runs, oldest first: who holds them, or what they wait for."""
+    from refold.cli.run_items import open_runs
+
+    if state is not None and state not in STATES:
+        raise UsageError(f"--state {state!r}: there are {', '.join(STATES)}.")
+    found = [
+        item
+        for item in _with_client(bootstrap, prefix, None, open_runs)
+        if (agent is None or item.agent == agent)
+        and (state is None or item.state == state)
+        and (tenant is None or item.tenant == tenant)
+        and (session is None or item.session == session)
+    ]
+    shown = found[:limit]
+    out = Output(as_json)
+    if not as_json and shown:
+        out.table(
+            ("since", "state", "reason", "tenant", "session", "run", "agent", "pin", "epoch", "holder"),
+            (
+                (
+                    iso(i.since_ms),
+                    i.state,
+                    i.reason,
+                    i.tenant,
+                    i.session,
+                    i.run,
+                    i.agent,
+                    i.pin,
+                    i.epoch,
+                    i.holder,
+                )
+                for i in shown
+            ),
+        )
+    by_state = Counter(item.state for item in found)
+    counts = ", ".join(f"{name} {by_state[name]}" for name in STATES if by_state[name])
+    out.say(f"{len(found)} open: {counts}" if found else "no run is open")
+    if len(found) > len(shown):
+        out.note(f"showing {len(shown)} of {len(found)}; narrow it with --agent, --state, --session")
+    out.result(
+        {
+            "total": len(found),
+            "by_state": dict(sorted(by_state.items())),
+            "runs": [item._asdict() for item in shown],
+        }
+    )
+
+
+@app.command()
+def show(
+    session: SessionArgument,
+    run: RunArgument,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run and its steps: states, attempts, what was read, summaries; never inputs and outputs."""
+    from refold.cli.run_items import told_run
+
+    async def work(rf: Refold) -> dict[str, Any]:
+        return told_run(await rf.run(session, run).row())
+
+    told = _with_client(bootstrap, prefix, tenant, work)
+    out = Output(as_json)
+    if not as_json:
+        out.table(("field", "value"), ((k, v) for k, v in told.items() if k != "steps"))
+        out.say()
+        out.table(
+            ("step", "state", "attempt", "effect", "reads", "summary or error"),
+            (
+                (
+                    s["step"],
+                    s["state"],
+                    s["attempt"],
+                    s["effect"],
+                    ", ".join(s["reads"]),
+                    s["error"] or s["summary"],
+                )
+                for s in told["steps"]
+            ),
+        )
+    out.result(told)
+
+
+@app.command()
+def stop(
+    session: SessionArgument,
+    run: RunArgument,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    yes: YesOption = False,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a run where it is. The process that executes it stops within a moment."""
+    out = Output(as_json)
+    out.confirm(f"Run {run!r} ends and cannot be gone on with.", yes=yes)
+    _say(
+        out,
+        f"{run} is stopped",
+        lambda rf: rf.run(session, run).stop(reason, by=by or login()),
+        (bootstrap, prefix, tenant),
+    )
+
+
+@app.command("move-pin")
+def move_pin(
+    session: SessionArgument,
+    run: RunArgument,
+    version: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="The version that is to run it.")
+    ] = None,
+    any_version: Annotated[bool, typer.Option("--any", help="Whichever version takes it next.")] = False,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let another version of its agent go on with a run. Not while a process holds it."""
+    if (version is None) is not any_version:
+        raise UsageError("name one VERSION, or --any.")
+    _say(
+        Output(as_json),
+        f"{run} is pinned to {version}" if version else f"{run} is pinned to no version",
+        lambda rf: rf.run(session, run).move_pin(version, by=by or login(), reason=reason),
+        (bootstrap, prefix, tenant),
+    )
+
+
+@app.command()
+def retry(
+    session: SessionArgument,
+    run: RunArgument,
+    rerun: Annotated[
+        list[str] | None,
+        typer.Option("--rerun", metavar="STEP", help="This step runs again, effect and all. Repeatable."),
+    ] = None,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a run that waits for a person go on; its failed steps are tried again."""
+    _say(
+        Output(as_json),
+        f"{run} is ready again",
+        lambda rf: rf.run(session, run).retry(rerun=rerun or (), by=by or login(), reason=reason),
+        (bootstrap, prefix, tenant),
+    )
+
+
+@app.command()
+def fail(
+    session: SessionArgument,
+    run: RunArgument,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    tenant: TenantOption = None,
+    bootstrap: BootstrapOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a run that waits for a person as failed."""
+    _say(
+        Output(as_json),
+        f"{run} has failed",
+        lambda rf: rf.run(session, run).resolve("fail", by=by or login(), reason=reason),
+        (bootstrap, prefix, tenant),
+    )
+
+
+def _say(
+    out: Output,
+    text: str,
+    work: Callable[[Refold], Awaitable[Receipt]],
+    where: tuple[str | None, str | None, str | None],
+) -> None:
+    async def ruled(rf: Refold) -> int | None:
+        return (await (await work(rf)).ruling()).seq
+
+    seq = _with_client(*where, ruled)
+    out.say(f"{text} (seq {seq})")
+    out.result({"seq": seq})

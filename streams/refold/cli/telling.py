@@ -1,0 +1,22 @@
+"""What commands about runs and reviews say alike: instants, and who rules."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime
+
+from refold.errors import UsageError
+
+
+def iso(time_ms: int) -> str:
+    """2026-01-31T12:00:00.000Z"""
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def login() -> str:
+    """Who runs this command. Raises UsageError where nobody has a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # A container whose user has no name.
+        raise UsageError("who rules? Your login has no name here: add --by NAME.") from None
