@@ -384,7 +384,7 @@ class Transactor:
 
     def _send_offsets(self, plans: list[Plan]) -> bool:
         """Rule F: an offset for every partition written for, under metadata read now. False: not a member."""
-        offsets = []
+        offsets, versions = [], folded_with()
         for plan in plans:
             meta = CommitMeta(
                 txid=self._txid,
@@ -399,7 +399,7 @@ class Transactor:
             told = text if part.beyond is None else replace(meta, beyond=part.beyond).encode()
             offsets.append(TopicPartition(self._topics.inbox, part.partition, part.offset, told))
             if not self._sabotage.batches_without_offsets:
-                named = replace(meta, reducers=folded_with()).encode()
+                named = replace(meta, reducers=versions).encode() if versions else text
                 offsets.append(TopicPartition(self._topics.batches, part.partition, part.batches_next, named))
         while True:
             metadata = self._group_metadata(self._metadata_after)
