@@ -83,7 +83,7 @@ RejectCode = Literal[
     "already_final",
     # OPEN_CALLS_MAX calls are open.
     "too_many_open_calls",
-    # Someone else holds the lease of the call or generation, and it is not over.
+    # Someone else holds the lease of the call, generation or run, and it is not over.
     "lease_held",
     # The attempt was replaced by a newer one, or the lease was taken over by someone else.
     "stale_holder",
@@ -100,6 +100,17 @@ RejectCode = Literal[
     "batches_missing",
     # A finished generation's length or digest is not that of its batches.
     "digest_mismatch",
+    # --- runs --------------------------------------------------------------------------------------
+    # No run with this id has begun, or its row has left.
+    "unknown_run",
+    # The run has no step with this id.
+    "unknown_step",
+    # The run is pinned to a version that the taker neither is nor accepts.
+    "pin_mismatch",
+    # OPEN_RUNS_MAX runs are open, a run has RUN_STEPS_MAX steps, or all have RUNS_BYTES_MAX bytes.
+    "runs_full",
+    # The session's policy refuses user messages while a generation is open or a run is leased.
+    "busy",
     # --- facts -------------------------------------------------------------------------------------
     # FACTS_MAX facts, or FACTS_BYTES_MAX bytes of them, are held.
     "facts_full",
@@ -150,5 +161,10 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "batch_gap": "send the missing batches, in order; one producer writes an attempt's batches",
     "batches_missing": "wait until the last batch is durable, then append GenerationFinished anew",
     "digest_mismatch": "take length and digest from the batches that were sent, or fail the generation",
+    "unknown_run": "append RunStarted and wait for its ruling before what happens in the run",
+    "unknown_step": "append StepStarted and wait for its ruling before the step's outcome",
+    "pin_mismatch": "leave the run to workers of its version, or move the pin (RunPinMoved)",
+    "runs_full": "end open runs, or keep outputs, inputs and names of steps short",
+    "busy": "wait until the answer under way has ended, or set the policy on_busy to another value",
     "facts_full": "remove facts, or keep large values outside and name them by a reference",
 }

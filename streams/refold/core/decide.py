@@ -41,8 +41,11 @@ from refold.core.messages import bad_id, place_of, rule_message
 from refold.core.reduced import rule_reducer
 from refold.core.reducerevents import ReducerEvent
 from refold.core.rulings import Accepted, Duplicate, Rejected, Ruling
+from refold.core.run_events import RunEvent, TimerFired
+from refold.core.runs import rule_run
 from refold.core.session import Session
 from refold.core.summary import rule_summary
+from refold.core.timers import rule_timer
 from refold.core.tree import tree_message
 from refold.core.usage import UsageEvent, rule_usage
 
@@ -56,6 +59,10 @@ def decide(session: Session, env: Envelope, event: Event, time_ms: int) -> Rulin
         return wrong
     if type(event) is SessionEventParked:
         return Rejected("reserved_type", "only the worker writes SessionEventParked")
+    if type(event) is TimerFired:
+        # In no memory of ids, and asked for what is due whatever the session's status (K3).
+        now_ms = max(session.time_ms, time_ms)
+        return rule_timer(session, now_ms) or Accepted(session.seq + 1, now_ms)
     if session.status != "open":
         ruling = rule_status(session, env, event)
         if ruling is not None and ruling.code != "session_closed":
@@ -129,6 +136,8 @@ def _rule(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected |
         return rule_step(session, event, now_ms)
     if isinstance(event, GenerationEvent):
         return rule_generation(session, event, now_ms)
+    if isinstance(event, RunEvent):
+        return rule_run(session, event, now_ms)
     if isinstance(event, FactSet):
         return rule_fact_set(session, event)
     if isinstance(event, FactRemoved):

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from refold.core.progress import Progress
 from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
+from refold.core.run_events import RunEvent, TimerFired
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 
 
@@ -486,16 +487,13 @@ Event: TypeAlias = (
     | ToolCallFailed
     | ToolCallOutcomeUnknown
     | ToolCallReconciled
-    | GenerationStarted
-    | GenerationAttempted
-    | GenerationLeaseRenewed
-    | GenerationStopped
-    | GenerationFinished
-    | GenerationFailed
+    | GenerationEvent
     | UsageRecorded
     | UsageAdmitted
     | UsageReleased
     | ReducerQuarantined
     | ReducerReleased
+    | RunEvent
+    | TimerFired
     | Opaque
 )

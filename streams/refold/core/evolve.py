@@ -40,8 +40,11 @@ from refold.core.life import apply_configured, apply_life
 from refold.core.messages import apply_message, place_of
 from refold.core.reduced import apply_reducer
 from refold.core.reducerevents import ReducerEvent
+from refold.core.run_events import RunEvent, TimerFired
+from refold.core.runs import apply_run, settle
 from refold.core.session import Session
 from refold.core.summary import apply_summary
+from refold.core.timers import apply_timer, before_timer
 from refold.core.tree import activate
 from refold.core.usage import UsageEvent
 from refold.errors import InvariantViolation
@@ -61,7 +64,9 @@ def evolve(
     if seq == 1:
         session.created_ms = time_ms
         session.link = env.link
-    if type(event) is not SessionEventParked:
+    if type(event) is TimerFired:
+        before_timer(session, seq)
+    elif type(event) is not SessionEventParked:
         remember(session, seq, env)
     session.seq = seq
     session.time_ms = time_ms
@@ -69,8 +74,12 @@ def evolve(
     session.next_offset = offset + 1
     if type(event) is MessageAppended:
         apply_message(session, seq, time_ms, env, event)
+        if session.runs and (event.results or event.calls):
+            settle(session, seq, time_ms, event)
     elif not isinstance(event, UsageEvent):  # those count in rows of their own (`refold.core.usage`)
         _apply(session, seq, time_ms, env, event)
+        if session.runs or session.policy is not None or session.timer_ms:
+            settle(session, seq, time_ms, event)
     if reducers.active is not None:
         reducers.reduce(reducers.active, session, seq, time_ms, env)
 
@@ -94,6 +103,10 @@ def _apply(session: Session, seq: int, time_ms: int, env: Envelope, event: Event
         apply_step(session, seq, time_ms, event)
     elif isinstance(event, GenerationEvent):
         apply_generation(session, seq, time_ms, env, event)
+    elif isinstance(event, RunEvent):
+        apply_run(session, seq, time_ms, event)
+    elif isinstance(event, TimerFired):
+        apply_timer(session, seq, time_ms)
     elif isinstance(event, FactSet):
         apply_fact_set(session, seq, event)
     elif isinstance(event, FactRemoved):

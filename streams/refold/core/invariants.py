@@ -12,6 +12,9 @@ S5  Every bound of refold.core.limits holds.
 S6  ``open_calls`` counts the rows that are not final; a row's key is its operation id.
 S7  A summary is active only on the path that contains its message.
 S9  Open generations have a holder and a lease, ended ones neither; a row's key is its generation id.
+S10 A run has holder and lease exactly while it is leased, waits for calls exactly while it is waiting, and no
+    steps when it has ended; a heartbeat is awaited only of a step that runs under the lease; a started step
+    has room for its end. A row's key is its id.
 S8  An encoded snapshot is at most STATE_RECORD_BYTES_MAX bytes (follows from S5; checked by the encoder).
 """
 
@@ -28,14 +31,17 @@ from refold.core.limits import (
     DEDUP_EVENT_IDS_MAX,
     DEDUP_MESSAGE_IDS_MAX,
     ENDED_GENERATIONS_MAX,
+    ENDED_RUNS_MAX,
     FACTS_BYTES_MAX,
     FACTS_MAX,
     OLDER_OPEN_CALLS_MAX,
     OPEN_CALLS_MAX,
     OPEN_GENERATIONS_MAX,
+    OPEN_RUNS_MAX,
     ORPHANS_BYTES_MAX,
     ORPHANS_MAX,
     PRODUCERS_MAX,
+    RUN_STEPS_MAX,
     SYSTEM_BYTES_MAX,
     SYSTEM_MESSAGES_MAX,
     TOOLS_BYTES_MAX,
@@ -44,6 +50,8 @@ from refold.core.limits import (
     WINDOW_BYTES_MAX,
     WINDOW_MESSAGES_MAX,
 )
+from refold.core.runlife import free_bytes
+from refold.core.runstate import Run
 from refold.core.session import Session
 from refold.errors import InvariantViolation
 
@@ -81,6 +89,8 @@ def well_formed(session: Session) -> None:
         _ledger(session)
     if session.generations:
         _generations(session)
+    if session.runs:
+        _runs(session)
     summary = session.summary
     if summary is not None:
         check(session, summary.seq <= session.seq, "S1", "the summary is from the future")
@@ -175,3 +185,32 @@ def _generations(session: Session) -> None:
         open_rows += is_open(row)
     check(session, open_rows <= OPEN_GENERATIONS_MAX, "S5", "open generations")
     check(session, len(session.generations) - open_rows <= ENDED_GENERATIONS_MAX, "S5", "ended generations")
+
+
+def _runs(session: Session) -> None:
+    for run_id, run in session.runs.items():
+        seqs = (run.started_seq, run.updated_seq, *[step.updated_seq for step in run.steps.values()])
+        if max(seqs) > session.seq:
+            check(session, False, "S1", "a run or step is from the future")
+        check(session, run.run_id == run_id, "S10", "a run's key")
+        leased = run.state == "leased"
+        check(session, (run.holder is not None) == leased, "S10", "a run's holder")
+        check(session, (run.lease_until_ms is not None) == leased, "S10", "a run's lease")
+        check(session, bool(run.waiting_for) == (run.state == "waiting"), "S10", "what a run waits for")
+        check(session, run.is_open or not run.steps, "S10", "an ended run has steps")
+        _steps(session, run)
+    open_runs = sum([run.is_open for run in session.runs.values()])
+    check(session, open_runs <= OPEN_RUNS_MAX, "S5", "open runs")
+    check(session, len(session.runs) - open_runs <= ENDED_RUNS_MAX, "S5", "ended runs")
+    size = sum([run.size for run in session.runs.values()])
+    check(session, size == session.runs_bytes, "S4", "runs_bytes")
+    check(session, free_bytes(session) >= 0, "S10", "room for the steps that run")
+
+
+def _steps(session: Session, run: Run) -> None:
+    check(session, len(run.steps) <= RUN_STEPS_MAX, "S5", "steps of a run")
+    for step_id, step in run.steps.items():
+        awaited = step.heartbeat_until_ms is not None
+        held = run.state == "leased" and step.state == "running" and step.epoch == run.epoch
+        if step.step_id != step_id or (awaited and not held):
+            check(session, False, "S10", "a step's key or heartbeat")

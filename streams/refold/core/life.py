@@ -57,10 +57,23 @@ from refold.core.limits import (
 )
 from refold.core.reducerevents import ReducerReleased
 from refold.core.rulings import Duplicate, Parked, Rejected
+from refold.core.run_events import (
+    RunCompleted,
+    RunFailed,
+    RunLeased,
+    RunReleased,
+    RunResolved,
+    RunStopped,
+    RunSuspended,
+    StepCompleted,
+    StepFailed,
+    StepHeartbeat,
+)
 from refold.core.session import Config, Session, Status
 from refold.core.usage import UsageRecorded, UsageReleased
 
-#: What a closed session still takes (Q4). MessageAppended decides for itself: results only.
+#: What a closed session still takes (Q4). MessageAppended decides for itself: results only. So do RunLeased
+#: (renewals only) and RunResolved (N9).
 SETTLING = frozenset(
     {
         ContextSummarized,
@@ -70,12 +83,22 @@ SETTLING = frozenset(
         GenerationStopped,
         MessageAppended,
         Opaque,
+        RunCompleted,
+        RunFailed,
+        RunLeased,
+        RunReleased,
+        RunResolved,
+        RunStopped,
+        RunSuspended,
         SessionClosed,
         SessionDeleted,
         SessionQuarantined,
         SessionReleaseFinished,
         SessionReleased,
         SessionReopened,
+        StepCompleted,
+        StepFailed,
+        StepHeartbeat,
         ToolCallCompleted,
         ToolCallDenied,
         ToolCallFailed,

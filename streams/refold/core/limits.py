@@ -131,6 +131,10 @@ STEP_INPUTS_MAX: Final = 16
 STEP_READS_MAX: Final = 32
 #: SHA-256 in hex, or whatever else somebody names a value by.
 DIGEST_BYTES_MAX: Final = 64
+#: A ready run that nobody took is announced again after this, then after twice that …
+NOTICE_FIRST_MS: Final = 15_000
+#: … and at last always after this: twelve records an hour.
+NOTICE_LAST_MS: Final = 300_000
 #: Versions a taker says it can go on with.
 RUN_ACCEPTS_MAX: Final = 16
 

@@ -47,32 +47,50 @@ IMPORT_TYPES: Final = ("SourceRecordKept",)
 USAGE_TYPES: Final = ("UsageRecorded", "UsageAdmitted", "UsageReleased")
 REDUCER_TYPES: Final = ("ReducerQuarantined", "ReducerReleased")
 
-#: Implemented by this version of the fold.
-IMPLEMENTED_TYPES: Final = frozenset(
-    SESSION_TYPES + MESSAGE_TYPES + TOOL_TYPES + GENERATION_TYPES + IMPORT_TYPES + USAGE_TYPES + REDUCER_TYPES
-)
-
-#: Named now so that nobody uses the names for something else; opaque to the fold until implemented.
-#: Acks are records of the batches topic (docs/internals/generations.md), not events; the name stays taken.
-ACK_TYPES: Final = ("GenerationBatchAcked",)
 RUN_TYPES: Final = (
     "RunStarted",
-    "RunReady",
     "RunLeased",
+    "RunReleased",
+    "RunSuspended",
     "RunCompleted",
     "RunFailed",
+    "RunStopped",
+    "RunResolved",
     "RunPinMoved",
+    "PlanSet",
     "StepStarted",
     "StepCompleted",
     "StepFailed",
-    "StepInvalidated",
     "StepHeartbeat",
+    "StepInvalidated",
 )
+TIMER_TYPES: Final = ("TimerFired",)
+
+#: Implemented by this version of the fold.
+IMPLEMENTED_TYPES: Final = frozenset(
+    SESSION_TYPES
+    + MESSAGE_TYPES
+    + TOOL_TYPES
+    + GENERATION_TYPES
+    + IMPORT_TYPES
+    + USAGE_TYPES
+    + REDUCER_TYPES
+    + RUN_TYPES
+    + TIMER_TYPES
+)
+
+#: Named now so that nobody uses the names for something else; opaque to the fold until implemented.
+#: Acks are records of the batches topic (docs/internals/generations.md), notices of runs records of the work
+#: topic, the armed deadline a field of the state: the names stay taken.
+ACK_TYPES: Final = ("GenerationBatchAcked",)
+RUN_NOTICE_TYPES: Final = ("RunReady",)
 EVAL_TYPES: Final = ("EvalSampleRecorded", "EvalCursorMoved")
-TIMER_TYPES: Final = ("TimerArmed", "TimerFired")
+TIMER_ARMED_TYPES: Final = ("TimerArmed",)
 ERASURE_TYPES: Final = ("SubjectErased",)
 
-RESERVED_TYPES: Final = frozenset(ACK_TYPES + RUN_TYPES + EVAL_TYPES + TIMER_TYPES + ERASURE_TYPES)
+RESERVED_TYPES: Final = frozenset(
+    ACK_TYPES + RUN_NOTICE_TYPES + EVAL_TYPES + TIMER_ARMED_TYPES + ERASURE_TYPES
+)
 
 #: Only the worker writes these; from the inbox they are refused with ``reserved_type``.
 WORKER_TYPES: Final = frozenset({"SessionEventParked", "ReducerQuarantined"})
