@@ -30,7 +30,9 @@ def test_the_public_names_are_these() -> None:
         "Generation",
         "JournalItem",
         "LeaseLost",
+        "Meter",
         "Outcome",
+        "Overlimit",
         "Part",
         "PlanStep",
         "Position",
@@ -44,6 +46,8 @@ def test_the_public_names_are_these() -> None:
         "SessionEvent",
         "SessionLink",
         "SnapshotView",
+        "Usage",
+        "UsageWindow",
     ]
     assert all(hasattr(refold.client, name) for name in refold.client.__all__)
 

@@ -17,12 +17,15 @@ from refold.client.client import Change, JournalItem, Refold
 from refold.client.context import Context
 from refold.client.events import SessionEvent
 from refold.client.generations import Follow, Frame, Generation, LeaseLost, Outcome, ProviderFailed
+from refold.client.generations.metering import Meter
 from refold.client.ordering import EarlierEventFailed
 from refold.client.positions import Position
 from refold.client.receipts import Receipt, Refused, Ruling
 from refold.client.recovery import PlanStep, Recovery
 from refold.client.session import Session
 from refold.client.snapshots import SnapshotView
+from refold.client.usage.admission import Overlimit
+from refold.client.usage.usage import Usage, UsageWindow
 from refold.core.envelope import Actor, SessionLink
 from refold.wire.parts import Part
 
@@ -36,7 +39,9 @@ __all__ = [
     "Generation",
     "JournalItem",
     "LeaseLost",
+    "Meter",
     "Outcome",
+    "Overlimit",
     "Part",
     "PlanStep",
     "Position",
@@ -50,4 +55,6 @@ __all__ = [
     "SessionEvent",
     "SessionLink",
     "SnapshotView",
+    "Usage",
+    "UsageWindow",
 ]

@@ -20,6 +20,8 @@ from refold.client.positions import Position
 from refold.client.receipts import Ruling
 from refold.client.session import Session
 from refold.client.snapshots import Frontier, SnapshotView
+from refold.client.usage.names import usage_session
+from refold.client.usage.usage import Usage
 from refold.core.slots import split_key
 from refold.errors import UsageError
 from refold.settings import Settings
@@ -139,6 +141,16 @@ class Refold:
     def session(self, session: str, *, tenant: str | None = None) -> Session:
         """A session by its id; it need not exist. Cheap, and asks nobody. Raises InvalidRecord (bad_key)."""
         return Session(self.connection, tenant or self._options.tenant, session, self.generations)
+
+    def usage(
+        self, subject: str, model: str, *, session: Session | str | None = None, tenant: str | None = None
+    ) -> Usage:
+        """What ``subject`` uses of ``model`` (``*``: of all, to be read only). What is recorded goes to a
+        session of the subject's own, or to ``session``. Cheap, and asks nobody. Raises UsageError."""
+        if session is None:
+            session = usage_session(subject)
+        found = self.session(session, tenant=tenant) if isinstance(session, str) else session
+        return Usage(found, subject, model)
 
     @property
     def generations(self) -> Generations:

@@ -22,6 +22,8 @@ from refold.client.reader import ReaderPool
 from refold.client.routing import Directory, Router
 from refold.client.rulings import Rulings
 from refold.client.sender import Sender
+from refold.client.usage.admission import Gates
+from refold.client.usage.reads import UsageReads
 from refold.core.slots import SlotMap
 from refold.errors import TransientError, UsageError
 from refold.settings import Settings
@@ -114,6 +116,8 @@ class Connection:
             token=None if token is None else token.get_secret_value(),
             request_timeout_s=self.request_timeout_s,
         )
+        self.usage = UsageReads(self.owners, lambda: self.slots.partitions)
+        self.gates = Gates()
         self.fallback = Fallback(self.readers, directory, self.names)
         self.rulings = Rulings(self.owners, options.producer_id, self.fallback.ruling)
         self.slots = SlotMap(1)

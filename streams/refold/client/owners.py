@@ -31,6 +31,7 @@ from refold.client.routing import Owner, Router
 from refold.client.snapshots import Staleness
 from refold.errors import PermissionDenied, RefoldError, TransientError, UnavailableError, UsageError
 from refold.wire.owner import HistoryAnswer, RulingLine
+from refold.wire.usageanswer import UsageAnswer
 
 #: Connections at once to all owners (long polls hold one each); more requests than that wait for one.
 CONNECTIONS_MAX: Final = 512
@@ -59,6 +60,12 @@ def generation_path(tenant: str, session: str, generation: str) -> str:
     """As :func:`session_path`, for ``GET /v1/generations``."""
     parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, session, generation))
     return "/v1/generations/" + "/".join(parts)
+
+
+def usage_path(tenant: str, subject: str, model: str) -> str:
+    """As :func:`session_path`, for ``GET /v1/usage``."""
+    parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, subject, model))
+    return "/v1/usage/" + "/".join(parts)
 
 
 class Owners:
@@ -135,7 +142,7 @@ class Owners:
             if self.router.members == 0:
                 break
             await asyncio.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-            await self._refresh(deadline - time.monotonic())
+            await self.refresh(deadline - time.monotonic())
         raise NoOwnerAnswers(
             f"no worker, and no standby, answered for partition {partition} within {timeout_s:g} s ({last})",
             retry_after_s=1.0,
@@ -191,6 +198,19 @@ class Owners:
             raise RulingForgotten("the owner ruled on this record, but no longer remembers how")
         return None if answer.status == 504 else RulingLine.from_bytes(answer.body)
 
+    async def usage(
+        self, worker: Owner, tenant: str, subject: str, model: str, timeout_s: float
+    ) -> UsageAnswer | None:
+        """What a worker says of a subject's usage in its partitions; ``None`` when it does not answer."""
+        try:
+            answer = await self._get(worker, usage_path(tenant, subject, model), {}, timeout_s)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+        if answer.status == 200:
+            return UsageAnswer.from_bytes(answer.body)
+        self._refusal(worker, answer)
+        return None
+
     async def partitions(self, worker: Owner) -> list[dict[str, Any]] | None:
         """What a worker says of the partitions it owns or copies; ``None`` when it does not answer."""
         try:
@@ -244,7 +264,7 @@ class Owners:
                     retry_after_s=1.0,
                 )
             await asyncio.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-            await self._refresh(deadline - time.monotonic())
+            await self.refresh(deadline - time.monotonic())
 
     async def _owner(self, partition: int, remaining_s: float) -> Owner | None:
         try:
@@ -253,7 +273,7 @@ class Owners:
         except (UnavailableError, TimeoutError):
             return None
 
-    async def _refresh(self, remaining_s: float) -> None:
+    async def refresh(self, remaining_s: float) -> None:
         # The cluster may be away for a moment, or not answer at all; the deadline decides. The look itself
         # goes on for whoever asks next.
         with contextlib.suppress(UnavailableError, TimeoutError):

@@ -43,6 +43,10 @@ class Publisher:
         self._key = key
 
     @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    @property
     def memory(self) -> SessionMemory:
         return self._connection.memory(self._key)
 

@@ -9,6 +9,7 @@ from refold.client.generations.session_generations import SessionGenerations
 from refold.client.publishing import Publisher
 from refold.client.reads import SessionReads
 from refold.client.tools.session_tools import SessionTools
+from refold.client.usage.usage import Usage
 from refold.client.writes import SessionWrites
 from refold.core.slots import make_key
 
@@ -32,6 +33,10 @@ class Session(SessionWrites, SessionReads, SessionTools, SessionGenerations):
 
     def __repr__(self) -> str:
         return f"Session({self.tenant}/{self.id})"
+
+    def usage(self, subject: str, model: str) -> Usage:
+        """As ``rf.usage``; what is recorded goes to this session."""
+        return Usage(self, subject, model)
 
     @property
     def publisher(self) -> Publisher:

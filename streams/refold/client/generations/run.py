@@ -26,6 +26,7 @@ from refold.client.generations.limits import (
     RULING_WAIT_S,
     STOP_GRACE_S,
 )
+from refold.client.generations.metering import usage_event_id
 from refold.client.generations.prefix import NO_PREFIX, Prefix
 from refold.client.generations.recording import ProviderFailed, Recording
 from refold.client.messages import default_actor
@@ -179,6 +180,7 @@ class Run:
             "message": message,
             "usage": usage_record(usage),
         }
+        await self._meter(usage)
         for attempt in range(FINISH_TRIES_MAX):
             ruling = await self._ruled("GenerationFinished", payload, actor=default_actor("assistant"))
             if ruling.in_effect:
@@ -191,6 +193,13 @@ class Run:
                 return
             await asyncio.sleep(FINISH_PAUSE_S * (attempt + 1))
         raise TransientError("the fold does not see the last batches")
+
+    async def _meter(self, usage: TokenUsage) -> None:
+        """Record the usage, where it is wanted; a repeat or a refusal is no reason not to end."""
+        meter, terms = self._terms.meter, self._terms
+        if meter is not None:
+            event_id = usage_event_id(terms.generation_id)
+            await self._ruled("UsageRecorded", meter.payload(usage), event_id=event_id, subject=meter.subject)
 
     async def _message(self) -> bytes:
         """The framed MessageAppended; large fields are in the blob store by then."""
@@ -207,6 +216,7 @@ class Run:
         self._ending = True
         if code is None:
             code = "provider_error" if isinstance(error, ProviderFailed) else "answer_error"
+        await self._meter(self._grant.usage_before.plus(self._recording.usage))
         ruling = await self._ruled(
             "GenerationFailed",
             {

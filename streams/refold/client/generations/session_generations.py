@@ -10,6 +10,7 @@ from refold.errors import UsageError
 if TYPE_CHECKING:
     from refold.client.generations.follow import Follow
     from refold.client.generations.generation import Generation
+    from refold.client.generations.metering import Metered
     from refold.client.generations.registry import Answer
     from refold.client.generations.service import Generations
     from refold.client.session import Session
@@ -30,6 +31,7 @@ class SessionGenerations:
         lease: float = LEASE_S_DEFAULT,
         durability: Durability = "strict",
         message_id: str | None = None,
+        meter: Metered | None = None,
     ) -> Generation:
         """Let ``answer(g)`` generate a message of this session; returns when the fold has accepted its start.
 
@@ -40,6 +42,8 @@ class SessionGenerations:
         answers; ``None`` continues the active path as of its end. ``params``: any JSON value; another process
         gets it back from the journal. ``lease``: seconds after which another process may go on if this one is
         silent. ``durability``: what ``g.record`` yields is durable (strict), or will be (relaxed).
+        ``meter``: a Meter or ``rf.usage(...)``: its tokens are recorded as usage, once, whichever process
+        ends it.
 
         Raises Refused (``conflict``: the key was used with other arguments; ``session_closed`` …),
         UnavailableError when too many run in this client, UsageError, TransientError when no worker ruled.
@@ -53,6 +57,7 @@ class SessionGenerations:
             lease=lease,
             durability=durability,
             message_id=message_id,
+            meter=meter,
         )
 
     def follow(self, generation: str, *, after: int = 0, client: str | None = None) -> Follow:

@@ -12,6 +12,7 @@ import orjson
 from refold.client.events import SessionEvent
 from refold.client.generations.ids import answer_id, check_name, generation_id
 from refold.client.generations.limits import LEASE_S_MAX, LEASE_S_MIN
+from refold.client.generations.metering import Meter, Metered
 from refold.core.limits import PARAMS_BYTES_MAX
 from refold.errors import UsageError
 from refold.formats.jsonio import dumps_text
@@ -29,6 +30,7 @@ class Terms:
     params: str | None
     lease_s: float
     durability: str
+    meter: Meter | None = None
 
     @property
     def values(self) -> Any:
@@ -55,6 +57,7 @@ class Terms:
             "config_digest": None,
             "context_seq": context_seq,
             "durability": self.durability,
+            "extra": None if self.meter is None else self.meter.to_extra(),
         }
 
 
@@ -68,6 +71,7 @@ def make_terms(
     lease: float,
     durability: str,
     message_id: str | None,
+    meter: Metered | None = None,
 ) -> Terms:
     """Raises UsageError for what the fold would refuse."""
     if not LEASE_S_MIN <= lease <= LEASE_S_MAX:
@@ -83,7 +87,8 @@ def make_terms(
     made = generation_id(session_key, key)
     if message_id is not None:
         check_name("message_id", message_id)
-    return Terms(made, message_id or answer_id(made), reply_to, key, generator, text, lease, durability)
+    message_id = message_id or answer_id(made)
+    return Terms(made, message_id, reply_to, key, generator, text, lease, durability, Meter.of(meter))
 
 
 def terms_of(event: SessionEvent) -> Terms | None:
@@ -100,4 +105,5 @@ def terms_of(event: SessionEvent) -> Terms | None:
         payload["params"],
         payload["lease_ms"] / 1000,
         payload["durability"],
+        Meter.from_extra(payload["extra"]),
     )

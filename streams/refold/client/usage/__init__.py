@@ -1,0 +1,1 @@
+"""Usage windows in the SDK (docs/concepts/usage.md)."""
