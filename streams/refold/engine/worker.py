@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold import __version__
 from refold.api.server import OwnerServer
-from refold.engine import clients, preflight, reducers
+from refold.engine import allocator, clients, preflight, reducers
 from refold.engine.batchsource import BatchSource
 from refold.engine.checkpoints.assemble import assemble
 from refold.engine.checkpoints.remote import remote_of
@@ -91,6 +91,7 @@ FAUST_STOP_S_MAX: Final = 2.0
 def run(config: EngineConfig) -> int:
     """Run one worker until SIGTERM, SIGINT or a failure; the exit status. Raises what start-up raises."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    allocator.give_back()
     with Place(config.store_dir).held(Running(os.getpid(), config.instance)):
         code = asyncio.run(_main(config))
     _exit_at_once(code)
