@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from refold.client.agents import RunFailed as RunFailed
     from refold.client.agents import Step as Step
     from refold.client.tools import tool as tool
+    from refold.reducers import reducer as reducer
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ _HOMES: Final = {
     "Run": "refold.client.agents",
     "RunFailed": "refold.client.agents",
     "Step": "refold.client.agents",
+    "reducer": "refold.reducers",
     "tool": "refold.client.tools",
 }
 

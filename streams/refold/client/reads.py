@@ -12,6 +12,7 @@ from refold.client.events import SessionEvent
 from refold.client.history import session_events
 from refold.client.owners import NoOwnerAnswers
 from refold.client.recovery import Recovery, recover
+from refold.client.reduced import ReducedPart, shaped_part
 from refold.client.snapshots import SnapshotView
 from refold.errors import NotFound, TransientError, UsageError
 
@@ -76,6 +77,20 @@ class SessionReads:
         if raw is None:
             return None
         return SnapshotView.of(raw, stale=from_topic or staleness is not None, staleness=staleness)
+
+    async def reduced(
+        self, name: str, *, min_seq: int | None = None, timeout: float | None = None
+    ) -> ReducedPart | None:
+        """The part that the reducer ``name`` folds; ``None`` where the session, or the part, is not there.
+
+        ``value`` has the shape of the reducer's ``schema`` where this process declares it, and is upcast
+        where the part is older; else plain JSON. ``min_seq`` and the rest as :meth:`state`. Raises UsageError
+        for a part that is newer than the reducer of this process.
+        """
+        view = await self.state(min_seq=min_seq, timeout=timeout)
+        rows = [] if view is None else view.data["reduced"]
+        row = next((row for row in rows if row["name"] == name), None)
+        return None if row is None else shaped_part(row)
 
     async def context(
         self,

@@ -15,6 +15,7 @@ from refold.client.snapshots import SnapshotView
 from refold.core.evolve import evolve
 from refold.core.session import initial
 from refold.errors import InvariantViolation
+from refold.reducers import install
 from refold.wire.events import decode_event
 from refold.wire.snapshot import decode_session, encode_snapshot
 
@@ -62,6 +63,9 @@ class Recovery:
     snapshot: SnapshotView
     events: Sequence[SessionEvent]
     plan: Sequence[PlanStep]
+    #: Reducers' parts that this process could not fold on, having no such reducer in that version: they are
+    #: as stored, and may lack what the events have for them.
+    parts_behind: Sequence[str] = ()
 
     @property
     def seq(self) -> int:
@@ -74,8 +78,13 @@ class Recovery:
 
 def recover(tenant: str, session: str, view: SnapshotView | None, events: Sequence[SessionEvent]) -> Recovery:
     """Fold ``events`` onto the snapshot with the same code as the worker, and plan."""
-    snapshot = view if view is not None and not events else _fold(tenant, session, view, events)
-    return Recovery(snapshot, events, [_step(row) for row in snapshot.open_calls])
+    if view is not None and not events:
+        return Recovery(view, events, [_step(row) for row in view.open_calls])
+    registry = install()
+    snapshot = _fold(tenant, session, view, events)
+    known = {} if registry is None else registry.versions
+    behind = [row["name"] for row in snapshot.data["reduced"] if known.get(row["name"]) != row["version"]]
+    return Recovery(snapshot, events, [_step(row) for row in snapshot.open_calls], behind)
 
 
 def _fold(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from refold.client.reduced import ReducedPart, plain_part
 from refold.wire.snapshot import decode_snapshot
 
 #: States of a tool row that no event changes any more.
@@ -82,6 +83,11 @@ class SnapshotView:
         """Tool rows without a final outcome (``unknown`` included), in the order asked."""
         return [row for row in self.data["tools"] if row["state"] not in FINAL_CALL_STATES]
 
+    @cached_property
+    def reduced(self) -> dict[str, ReducedPart]:
+        """Parts of the application's own reducers, by name, their states as JSON."""
+        return {row["name"]: plain_part(row) for row in self.data["reduced"]}
+
     @property
     def generations(self) -> list[Mapping[str, Any]]:
         """Rows of the open generations and of the last that ended, in the order they were started."""
@@ -117,8 +123,3 @@ class SnapshotView:
     def children(self) -> list[Mapping[str, Any]]:
         """Child sessions and forks, in the order they were linked."""
         return list(self.data["children"])
-
-    @property
-    def reduced(self) -> dict[str, Mapping[str, Any]]:
-        """Parts of the application's own reducers by name; ``state`` is canonical JSON, as bytes."""
-        return {part["name"]: part for part in self.data["reduced"]}

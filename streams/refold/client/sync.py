@@ -19,6 +19,7 @@ from refold.client.messages import MessageInput
 from refold.client.receipts import Receipt as AsyncReceipt
 from refold.client.receipts import Ruling
 from refold.client.recovery import Recovery
+from refold.client.reduced import ReducedPart
 from refold.client.session import Session as AsyncSession
 from refold.client.snapshots import SnapshotView
 from refold.errors import UsageError
@@ -86,6 +87,12 @@ class Session:
     def publish(self, event_type: str, payload: Any, **options: Any) -> Receipt:
         """Any other event; options as :meth:`refold.client.Session.publish`."""
         return Receipt(self._loop, self._loop.run(self._session.publish(event_type, payload, **options)))
+
+    def publish_json(self, event_type: str, payload: Any, **options: Any) -> Receipt:
+        return Receipt(self._loop, self._loop.run(self._session.publish_json(event_type, payload, **options)))
+
+    def reduced(self, name: str, **options: Any) -> ReducedPart | None:
+        return self._loop.run(self._session.reduced(name, **options))
 
     def state(self, **options: Any) -> SnapshotView | None:
         return self._loop.run(self._session.state(**options))

@@ -16,6 +16,8 @@ from refold.client.messages import MessageFormat, MessageInput, default_actor, m
 from refold.client.publishing import Publisher
 from refold.client.receipts import Receipt
 from refold.core.envelope import Actor
+from refold.core.reducers import Unfit, canonical
+from refold.core.types import ALL_TYPES
 from refold.errors import UsageError
 from refold.formats.jsonio import dumps_text
 from refold.formats.parts import valid_json
@@ -51,6 +53,20 @@ class SessionWrites:
         ``wait="accepted"``, Refused.
         """
         return await self._publisher.publish(event_type, payload, **options)
+
+    async def publish_json(self, event_type: str, payload: Mapping[str, Any], **options: Any) -> Receipt:
+        """Append an event of a type of your own with a JSON object for a payload: what a reducer
+        (``refold.reducer``) gets back as ``event.payload``. Options as :meth:`publish`.
+
+        Raises UsageError for a type that is refold's and for what is no JSON object, and as :meth:`publish`.
+        """
+        if event_type in ALL_TYPES:
+            raise UsageError(f"{event_type} is a type of refold's: use publish, or another name")
+        try:
+            encoded = canonical(dict(payload))
+        except Unfit as unfit:
+            raise UsageError(f"the payload of {event_type} is no JSON object: {unfit.error}") from None
+        return await self.publish(event_type, encoded, **options)
 
     async def retry(self) -> list[Receipt]:
         """Send the events that failed (and those queued behind them) again, in order, byte for byte."""

@@ -237,15 +237,20 @@ def encode_state(value: Any) -> bytes:
     """Canonical JSON: keys sorted, no spaces, UTF-8. Raises Unfit for what is no state."""
     if value is None:
         raise Unfit("no_state")
-    try:
-        _check(value, 0)
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        encoded = text.encode()
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Unfit("not_json", error) from error
+    encoded = canonical(value)
     if len(encoded) > STATE_BYTES_MAX:
         raise Unfit("too_large")
     return encoded
+
+
+def canonical(value: Any) -> bytes:
+    """Raises Unfit for what is not JSON."""
+    try:
+        _check(value, 0)
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return text.encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Unfit("not_json", error) from error
 
 
 def _check(value: Any, depth: int) -> None:

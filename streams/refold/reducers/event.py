@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import fastavro
-
 from refold.core.envelope import Actor, Envelope
 from refold.core.jsontext import is_valid_json
 from refold.core.types import IMPLEMENTED_TYPES
@@ -91,6 +89,8 @@ def viewer(schemas: Mapping[str, Schemas]) -> Callable[[Envelope, int, int], Eve
 
 def parse_schemas(kind: str, given: Any) -> Schemas:
     """``given``: an Avro schema, or a mapping of type_version to schemas. Raises UsageError."""
+    import fastavro
+
     versions = (
         given if isinstance(given, Mapping) and all(isinstance(key, int) for key in given) else {1: given}
     )
@@ -106,6 +106,8 @@ def parse_schemas(kind: str, given: Any) -> Schemas:
 
 
 def _avro(kind: str, schemas: Schemas, version: int, raw: bytes) -> Any:
+    import fastavro
+
     schema = schemas.get(version)
     if schema is None:
         raise InvalidRecord("unknown_schema", f"no schema was named for {kind}, type_version {version}")
