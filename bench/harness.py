@@ -94,6 +94,9 @@ class Stack:
             "REFOLD_WORKER__START_JITTER_MS_MAX": "0",
             "REFOLD_WORKER__RESTORE_JITTER_MS_MAX": "0",
             "REFOLD_LOGGING__LEVEL": "warning",
+            # As installed packages have it: pip compiles what it installs. The first worker of a run does it.
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(self.directory / "bytecode"),
             **env,
         }
         log = self.directory / f"{self.prefix}-{instance}.log"

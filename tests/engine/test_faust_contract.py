@@ -94,6 +94,18 @@ def test_nothing_abstract_is_left_open() -> None:
     assert (EngineTransport.Consumer, EngineTransport.Producer) == (EngineConsumer, EngineProducer)
 
 
+def test_declaring_an_agent_still_does_what_ours_does() -> None:
+    """`RefoldApp.agent` does these steps itself, and not the last one, which is for `autodiscover`."""
+    source = inspect.getsource(App.agent)
+    steps = source[source.index("self.agents[agent.name] = agent") :].split("return agent")[0]
+    statements = [line.strip() for line in steps.splitlines() if not line.strip().startswith("#")]
+    assert [line for line in statements if line] == [
+        "self.agents[agent.name] = agent",
+        "self.topics.beacon.add(agent)",
+        "venusian.attach(agent, category=SCAN_AGENT)",
+    ]
+
+
 def test_the_start_order_is_the_one_we_read() -> None:
     """Producer before consumer before agents before conductor (which subscribes) before tables."""
     source = inspect.getsource(BootStrategy.server)

@@ -102,8 +102,14 @@ def replacements(
     def pool(workers: int, name: str = "pool") -> Executor:
         return Executor(kernel, workers, name)
 
+    def connect(producer: Producer, topic: str) -> None:
+        """A simulated client has no connection to wait for."""
+
     clients = SimpleNamespace(
-        restore_reader=restore_reader, standby_reader=restore_reader, transactional=transactional
+        restore_reader=restore_reader,
+        standby_reader=restore_reader,
+        transactional=transactional,
+        connect=connect,
     )
     return [
         (assignment, "time", clock),

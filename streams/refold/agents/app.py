@@ -53,7 +53,18 @@ class RefoldApp(faust.App):
             raise UsageError(
                 "agents run with concurrency=1: a partition is folded in order. Use more processes"
             )
-        return super().agent(channel, concurrency=concurrency, **kwargs)
+
+        def made(fun: Any) -> Any:
+            agent = self.conf.Agent(
+                fun, app=self, channel=channel, on_error=self._on_agent_error, help=fun.__doc__, **kwargs
+            )
+            self.agents[agent.name] = agent
+            self.topics.beacon.add(agent)
+            return agent
+
+        # What Faust's own does, but for noting the place in the source for `autodiscover`, which is off: to
+        # find it, `inspect` walks every module that is imported (30 ms of a start, measured).
+        return made
 
     async def _on_agent_error(self, agent: Any, exc: BaseException) -> None:
         """Faust would ack the chunk and start the agent again; its records would be skipped."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -42,6 +43,9 @@ SabotageOption = Annotated[
 
 
 def _run(settings: Settings, processes: int) -> None:
+    # Nothing that is imported is garbage. A worker turns it on again when it has started (Collector.start); a
+    # supervisor starts processes and waits.
+    gc.disable()
     from refold.engine import supervisor, worker
     from refold.engine.config import EngineConfig
     from refold.telemetry.logging import configure

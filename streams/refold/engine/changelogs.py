@@ -8,8 +8,10 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import methodcaller
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -27,6 +29,9 @@ from refold.topology.failures import explain
 #: Records per consume call: 2 000 snapshots of 1.6 KB are 3 MB, and 15 ms until a revoke is seen.
 CHUNK_RECORDS: Final = 2_000
 POLL_S: Final = 0.02
+
+_TOPIC: Final = methodcaller("topic")
+_KEY: Final = methodcaller("key")
 
 
 class StoodStill(Exception):
@@ -168,30 +173,29 @@ class Reading:
     def _held(self) -> None:
         self._stall.waiting(f"the changelog of partition {self._partition} is held by an open transaction")
 
-    def _take(self, messages: Iterable[Message]) -> tuple[int, int]:
+    def _take(self, messages: Sequence[Message]) -> tuple[int, int]:
         """Records and their bytes. Costs most of a restore: what holds for the last record of a topic in the
         chunk, or of a key in the run, is not asked of each."""
-        put, kinds, state = self._run.put, self._kinds, self._config.topics.state
-        last: dict[str, Message] = {}
-        count = size = 0
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                self._told(message, error)
-                continue
-            count += 1
-            topic, key = message.topic(), message.key()
-            last[topic] = message
-            if key is None:
-                continue
-            size += len(message) + len(key)
-            put(kinds[topic] + key, message)
-            if not self.found_state and topic == state and message.value() is not None:
-                self.found_state = True
-        for topic, message in last.items():
-            self._passed(topic, message.offset() + 1)
-            self._applied_ms = max(self._applied_ms, message.timestamp()[1])
-        return count, size
+        good = [message for message in messages if message.error() is None]
+        if len(good) < len(messages):
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    self._told(message, error)
+        size, state = 0, self._config.topics.state
+        for topic, group in groupby(good, _TOPIC):
+            records = list(group)
+            last = records[-1]
+            self._passed(topic, last.offset() + 1)
+            self._applied_ms = max(self._applied_ms, last.timestamp()[1])
+            keys = list(map(_KEY, records))
+            if None in keys:
+                records = [record for record in records if record.key() is not None]
+                keys = list(map(_KEY, records))
+            size += self._run.put_all(self._kinds[topic], keys, records)
+            if not self.found_state and topic == state:
+                self.found_state = any(record.value() is not None for record in records)
+        return len(good), size
 
     def _told(self, message: Message, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:

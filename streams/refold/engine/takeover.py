@@ -286,6 +286,7 @@ class Cluster:
             return False
         started = time.monotonic()
         producer = clients.transactional(self._config, transactional_id, message_bytes_max=1_000_000)
+        clients.connect(producer, self._config.topics.inbox)
         try:
             producer.init_transactions(FENCE_TIMEOUT_S)
         except KafkaException as raised:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from refold import __version__
@@ -124,6 +125,8 @@ class _Worker:
         reducers.set_up(config.reducers, self.metrics, log)
         self.remote = remote_of(config.checkpoint_url, config.prefix)
         admin = clients.admin(config)
+        # Faust is imported and the app made while the cluster is asked; neither touches it.
+        faust = loop.run_in_executor(None, importlib.import_module, "refold.agents.app")
         facts = await loop.run_in_executor(None, preflight.examine, config, admin)
         former = await loop.run_in_executor(None, preflight.refuse_second, config, admin)
         url = await self._open_port(former)
@@ -134,9 +137,15 @@ class _Worker:
         producer = clients.transactional(
             config, config.transactional_id, message_bytes_max=facts.message_bytes_max
         )
-        await loop.run_in_executor(None, _init, config, producer)
+        ours = loop.run_in_executor(None, _init, config, producer)
+        # Finds the group's coordinator meanwhile; it joins when it subscribes.
+        consumer = clients.member(config, url)
+        await faust
+        try:
+            self._assemble(facts, admin, producer, consumer)
+        finally:
+            await ours
         await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
-        self._assemble(facts, admin, producer, url)
         await self.app.start()
         self._collector.start(time.monotonic())
         self._beat_task = asyncio.create_task(self._beat())
@@ -216,7 +225,9 @@ class _Worker:
             former = await loop.run_in_executor(None, preflight.refuse_second, config, admin)
         return True
 
-    def _assemble(self, facts: preflight.Facts, admin: AdminClient, producer: Producer, url: str) -> None:
+    def _assemble(
+        self, facts: preflight.Facts, admin: AdminClient, producer: Producer, consumer: Consumer
+    ) -> None:
         from refold.agents.app import build
 
         config = self.config
@@ -251,7 +262,6 @@ class _Worker:
             partitions = facts.slots.partitions
             standbys = Standbys(config, admin, cluster, restorer, partitions, self.points, self.metrics, log)
             self.standbys = engine.standbys = self.view.standbys = standbys
-        consumer = clients.member(config, url)
         poller = Poller(consumer, config.topics.inbox, engine, bootstrap=config.bootstrap, log=log)
         batches = BatchSource(
             clients.batch_reader(config), config.topics.batches, engine, bootstrap=config.bootstrap, log=log
@@ -461,6 +471,7 @@ def _report(error: BaseException) -> int:
 def _init(config: EngineConfig, producer: Producer) -> None:
     """End our former life's open transaction and fence its process, if it still runs."""
     end = time.monotonic() + INIT_TIMEOUT_S
+    clients.connect(producer, config.topics.inbox)
     while True:
         try:
             producer.init_transactions(INIT_TIMEOUT_S)
