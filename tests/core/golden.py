@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,62 @@ def script() -> Iterator[Item]:
     yield plain(event("ToolCallReconciled", **_looked_after("op-4", 1), outcome="not_done"))
     yield plain(step("ToolCallStarted", "op-4", attempt=2))
     yield plain(event("ReducerReleased", name="orders", version=1, at_seq=2, state=b"{}"))
+    yield plain(event("UsageRecorded", model="m-1", subject="anna", input=12, output=9))
+    yield plain(event("UsageAdmitted", lease_id="l1", model="m-1", subject="anna", lease_ms=1_000))
+    yield plain(event("UsageReleased", lease_id="l1", model="m-1", subject="anna"))
+    yield from _runs(plain)
+
+
+def _runs(plain: Callable[..., Item]) -> Iterator[Item]:
+    """Every event of runs and steps, and the timer twice: early, and when something is due."""
+
+    def held(type_name: str, epoch: int, **fields: Any) -> Item:
+        return plain(event(type_name, run_id="r1", holder=f"agent-{epoch}", epoch=epoch, **fields))
+
+    def of_step(type_name: str, epoch: int, step_id: str, attempt: int = 1, **fields: Any) -> Item:
+        return held(type_name, epoch, step_id=step_id, attempt=attempt, **fields)
+
+    yield plain(event("RunStarted", run_id="r1", agent="report", input=b'{"topic":"tea"}', title="Tea"))
+    yield plain(event("RunStarted", run_id="r1", agent="report", input=b'{"topic":"coffee"}'))
+    yield held("RunLeased", 1, lease_ms=9_000, version="v1")
+    yield held("PlanSet", 1, steps=[{"step_id": s, "name": s, "summary": f"do {s}"} for s in ("a", "b")])
+    yield of_step("StepStarted", 1, "a", name="a", inputs=[{"name": "topic", "digest": "1" * 64}])
+    yield of_step("StepHeartbeat", 1, "a")
+    yield of_step("StepCompleted", 1, "a", output=b"1", summary="one")
+    read = {"step_id": "a", "digest": hashlib.sha256(b"1").hexdigest()}
+    yield of_step("StepStarted", 1, "b", name="b", effect="external", heartbeat_ms=3_000)
+    yield of_step("StepCompleted", 1, "b", output=b"2" * 2_000, reads=[read])
+    yield plain(event("StepInvalidated", run_id="r1", steps=["a"], mode="all", by="anna"))
+    yield of_step("StepStarted", 1, "a", attempt=2, name="a", heartbeat_ms=2_000)
+    yield of_step("StepFailed", 1, "a", attempt=2, code="timeout", error="no answer")
+    yield held("RunLeased", 1, lease_ms=5_000, version="v1")
+    yield plain(event("TimerFired", deadline_ms=0))
+    yield plain(message("u20"))
+    yield plain(message("u21"))
+    yield plain(message("u22"))
+    yield plain(message("u23"))
+    yield plain(event("TimerFired", deadline_ms=0))
+    yield held("RunReleased", 1, reason="too late")
+    yield plain(event("RunPinMoved", run_id="r1", pin="v2", by="anna"))
+    yield held("RunLeased", 2, lease_ms=60_000, version="v1")
+    yield held("RunLeased", 2, lease_ms=60_000, version="v2")
+    yield plain(intended("op-5", None, "publish"))
+    yield plain(step("ToolCallApprovalRequested", "op-5"))
+    yield held("RunSuspended", 2, waiting_for=["op-5"])
+    yield plain(step("ToolCallApproved", "op-5"))
+    yield held("RunLeased", 3, lease_ms=60_000, version="v3", accepts=["v2"])
+    yield of_step("StepStarted", 3, "a", attempt=3, name="a")
+    yield of_step("StepFailed", 3, "a", attempt=3, code="gone", retryable=False)
+    yield plain(event("RunResolved", run_id="r1", action="retry", by="anna"))
+    yield held("RunLeased", 4, lease_ms=60_000, version="v2")
+    yield held("RunReleased", 4, reason="drained")
+    yield held("RunLeased", 5, lease_ms=60_000, version="v2")
+    yield held("RunCompleted", 5, output=b'"done"', summary="done")
+    yield plain(event("RunStarted", run_id="r2", agent="report", retries_max=0))
+    yield plain(event("RunStopped", run_id="r2", reason="changed my mind"))
+    yield plain(event("RunStarted", run_id="r3", agent="report"))
+    yield plain(event("RunLeased", run_id="r3", holder="h", epoch=1, lease_ms=1, version="v1"))
+    yield plain(event("RunFailed", run_id="r3", holder="h", epoch=1, code="model", error="refused"))
 
 
 def _held(generation_id: str) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_unknown_types_are_kept_and_sequenced_also_when_closed() -> None:
     """D26 for types: a type nobody knows yet takes a seq and nothing else."""
     inbox = closed()
     before = decode_snapshot(encode_snapshot(inbox.session))
-    for type_name in ("TokensCounted", "RunStarted", "TimerArmed"):
+    for type_name in ("TokensCounted", "RunReady", "TimerArmed"):
         env = inbox.envelope(type_name, {}, payload=b"\x00\xff whatever")
         assert isinstance(inbox.put(_bytes(env)), Accepted)
     after = decode_snapshot(encode_snapshot(inbox.session))

@@ -109,7 +109,7 @@ def test_list_names_every_subject(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["subject"]: row["id"] for row in answer["subjects"]} == {
         e.subject: e.id for e in registry().entries
     }
-    assert "refold.event.RunStarted" in answer["reserved"]
+    assert "refold.event.RunReady" in answer["reserved"]
     assert main.run(["registry", "list"]) == 0
     assert "refold.SessionSnapshot" in capsys.readouterr().out
 

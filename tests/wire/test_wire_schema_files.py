@@ -150,7 +150,7 @@ def test_a_spliced_schema_must_follow_what_it_splices(tmp_path: Any) -> None:
 
 def test_unknown_names_are_answered_with_the_way_out() -> None:
     with pytest.raises(NotFound, match="reserved"):
-        registry().get("refold.event.RunStarted")
+        registry().get("refold.event.RunReady")
     with pytest.raises(NotFound, match="registry list"):
         registry().get("refold.event.Nonsense")
     with pytest.raises(NotFound, match="no version 9"):

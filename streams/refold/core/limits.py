@@ -115,7 +115,7 @@ ENDED_RUNS_MAX: Final = 4
 RUN_STEPS_MAX: Final = 64
 #: All rows of runs and steps, as counted by ``core.run_sizes``.
 RUNS_BYTES_MAX: Final = 64 * KIB
-#: Ids and names in a row: run, agent, pin, version, holder, step.
+#: Ids and names in a row: run, agent, pin, version, holder, step (an @ before it not counted).
 RUN_NAME_BYTES_MAX: Final = 128
 #: Inputs of runs, outputs of runs and steps; longer ones are in the journal.
 RUN_INLINE_BYTES_MAX: Final = 1 * KIB

@@ -1,16 +1,17 @@
-"""Which calls wait for a person: what the review topic holds, as a function of the ledger.
+"""What waits for a person, calls and runs: what the review topic holds, as a function of the state.
 
 R1  The transaction that accepts an event after which a call waits writes its ReviewItem; the one after which
-    it waits no more (settled, approved, back to intended, or gone with its session) writes the tombstone.
+    it waits no more (settled, approved, back to intended, or gone with its session) writes the tombstone. The
+    same for a run whose step failed for good (N5).
 
-The set of waiting calls is compared before and after the event, so no way out of a waiting state can be
+The set of what waits is compared before and after the event, so no way out of a waiting state can be
 forgotten: a result from a transcript, a row that gets another operation id, a deletion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from refold.core.events import (
     Event,
@@ -24,15 +25,24 @@ from refold.core.events import (
     ToolCallReconciled,
 )
 from refold.core.limits import ERROR_BYTES_MAX
+from refold.core.run_events import RunResolved, RunStopped, StepFailed, TimerFired
+from refold.core.runstate import Run
 from refold.core.session import Call, Session
 from refold.core.texts import clip
 
-ReviewKind: TypeAlias = Literal["unknown", "approval"]
+ReviewKind: TypeAlias = Literal["unknown", "approval", "run"]
+
+#: Before a run's id where calls are named by their operation ids; no producer's begins with an @.
+RUN_REVIEW: Final = "@run/"
 
 
 class ReviewItem(NamedTuple):
-    """One call that waits. ``arguments`` is None when they are too long for the ledger: the journal has them
-    at ``intended_seq``. ``since_ms``: session time; ``seq``: of the event that made it wait."""
+    """A call or a run that waits. ``arguments`` is None when they are too long for the ledger: the journal has
+    them at ``intended_seq``. ``since_ms``: session time; ``seq``: of the event that made it wait.
+
+    Of a run (kind ``run``): ``operation_id`` is the run's id, ``tool`` its agent, ``attempt`` the epoch of
+    its last lease, ``reason`` code and words of the error, ``intended_seq`` where it was started.
+    """
 
     kind: ReviewKind
     tenant: str
@@ -57,17 +67,21 @@ def review_kind(call: Call) -> ReviewKind | None:
 
 
 def waiting(session: Session) -> dict[str, ReviewKind]:
-    """Operation id → why, of every call that waits, in the ledger's order."""
+    """Name → why, of every call that waits, in the ledger's order, and every run. A call's name is its
+    operation id, a run's is RUN_REVIEW and its id."""
     found: dict[str, ReviewKind] = {}
     for operation_id, call in session.calls.items():
         kind = review_kind(call)
         if kind is not None:
             found[operation_id] = kind
+    for run_id, run in session.runs.items():
+        if run.state == "review":
+            found[RUN_REVIEW + run_id] = "run"
     return found
 
 
 def may_change_reviews(event: Event) -> bool:
-    """False for what cannot make a call wait or stop waiting, so that nothing need be compared."""
+    """False for what cannot make anything wait or stop waiting, so that nothing need be compared."""
     if type(event) is MessageAppended:
         return bool(event.results or event.calls)
     if isinstance(event, GenerationFinished):
@@ -82,16 +96,47 @@ def may_change_reviews(event: Event) -> bool:
             ToolCallCompleted,
             ToolCallIntended,
             SessionDeleted,
+            StepFailed,
+            RunResolved,
+            RunStopped,
+            TimerFired,
         ),
     )
 
 
 def review_changes(before: Mapping[str, ReviewKind], session: Session) -> list[tuple[str, ReviewKind | None]]:
-    """(operation id, why it waits now) of every call that began to wait, waits for something else, or waits
+    """(name, why it waits now) of everything that began to wait, waits for something else, or waits
     no more (None: its tombstone is due). ``before``: :func:`waiting` before the event; ``session``: after."""
     after = waiting(session)
     gone: list[tuple[str, ReviewKind | None]] = [(key, None) for key in before if key not in after]
     return gone + [(key, kind) for key, kind in after.items() if before.get(key) != kind]
+
+
+def item_of(session: Session, name: str, event: Event, time_ms: int, seq: int) -> ReviewItem:
+    """The item of what waits under ``name`` (of :func:`waiting`) since ``event``, which has ``seq``."""
+    if name.startswith(RUN_REVIEW):
+        return _run_item(session, session.runs[name.removeprefix(RUN_REVIEW)], time_ms, seq)
+    call = session.calls[name]
+    return review_item(session, call, review_kind(call) or "unknown", review_reason(event), time_ms, seq)
+
+
+def _run_item(session: Session, run: Run, time_ms: int, seq: int) -> ReviewItem:
+    reason = f"{run.error_code}: {run.error}" if run.error else run.error_code
+    return ReviewItem(
+        "run",
+        session.tenant,
+        session.session,
+        run.run_id,
+        None,
+        run.agent,
+        None,
+        run.epoch,
+        None,
+        clip(reason, ERROR_BYTES_MAX),
+        time_ms,
+        seq,
+        run.started_seq,
+    )
 
 
 def review_item(

@@ -47,6 +47,11 @@ def bad_name(value: str, name: str) -> Rejected | None:
     return wrong
 
 
+def bad_step(value: str, name: str) -> Rejected | None:
+    """As :func:`bad_name`, for ids and names of steps: they may begin with an @, the fold makes none."""
+    return bad_name(value[1:] if value[:1] == "@" else value, name)
+
+
 def bad_digest(digest: str | None, name: str) -> Rejected | None:
     if digest is None or 0 < len(digest.encode()) <= DIGEST_BYTES_MAX:
         return None

@@ -43,6 +43,7 @@ from refold.core.runlife import (
     bad_digest,
     bad_name,
     bad_ref,
+    bad_step,
     free_bytes,
     keep_result,
     make_room,
@@ -86,7 +87,7 @@ def _rule_running(step: Step, event: StepEvent) -> Rejected | None:
 
 
 def _rule_started(session: Session, run: Run, event: StepStarted) -> Duplicate | Rejected | None:
-    wrong = bad_name(event.step_id, "step_id") or bad_name(event.name, "the step's name")
+    wrong = bad_step(event.step_id, "step_id") or bad_step(event.name, "the step's name")
     if wrong is not None:
         return wrong
     if event.effect not in STEP_EFFECTS:
@@ -166,7 +167,7 @@ def _rule_completed(
     if len(event.reads) > STEP_READS_MAX:
         return Rejected("too_large", f"a step reads at most {STEP_READS_MAX} others")
     for step_id, digest in event.reads:
-        wrong = bad_name(step_id, "a step that was read") or bad_digest(digest, "the digest of a read")
+        wrong = bad_step(step_id, "a step that was read") or bad_digest(digest, "the digest of a read")
         if wrong is not None:
             return wrong
         if step_id == step.step_id:
@@ -178,7 +179,7 @@ def _rule_completed(
 def rule_plan(session: Session, run: Run, event: PlanSet) -> Duplicate | Rejected | None:
     seen: set[str] = set()
     for planned in event.steps:
-        wrong = bad_name(planned.step_id, "step_id") or bad_name(planned.name, "the step's name")
+        wrong = bad_step(planned.step_id, "step_id") or bad_step(planned.name, "the step's name")
         if wrong is not None:
             return wrong
         if planned.step_id in seen:

@@ -1,5 +1,5 @@
-"""What an accepted event writes besides the journal: markers among a generation's batches, and the review
-list (R1).
+"""What an accepted event writes besides the journal: markers among a generation's batches, the review list
+(R1), and what there is to do (N1).
 
 :func:`before` is called in front of ``evolve``, :func:`outputs` after it; both only look. The outputs travel
 in the transaction of the event, and are taken back with it (``Output.session``).
@@ -28,16 +28,18 @@ from refold.core.limits import ERROR_CODE_BYTES_MAX
 from refold.core.progress import Marker
 from refold.core.reviews import (
     ReviewKind,
+    item_of,
     may_change_reviews,
     review_changes,
-    review_item,
-    review_reason,
     waiting,
 )
 from refold.core.rulings import Accepted
+from refold.core.run_events import TimerFired
 from refold.core.session import Session
 from refold.core.texts import clip
+from refold.core.work import WorkItem, may_change_work, work_items
 from refold.engine.overlay import Output
+from refold.engine.work import work_outputs
 from refold.topology.names import TopicNames
 from refold.wire.batches import encode_item
 from refold.wire.reviews import encode_review, review_key
@@ -51,6 +53,7 @@ _MARKED: Final[frozenset[type]] = frozenset(
         GenerationFinished,
         GenerationFailed,
         SessionDeleted,
+        TimerFired,
     }
 )
 
@@ -62,20 +65,22 @@ _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
 
 class Before(NamedTuple):
-    """``generations``: id → (attempt, still open). ``waiting``: calls that wait for a person; ``None``: as
-    after."""
+    """``generations``: id → (attempt, still open). ``waiting``: what waits for a person; ``work``: what
+    there is to do; ``None``: as after."""
 
     generations: Mapping[str, tuple[int, bool]]
     waiting: Mapping[str, ReviewKind] | None
+    work: Mapping[str, WorkItem] | None
 
 
 def before(session: Session, event: Event) -> Before | None:
     """``None``: an event of this type writes nothing besides the journal."""
     calls = waiting(session) if may_change_reviews(event) else None
+    work = work_items(session) if may_change_work(session, event) else None
     if type(event) in _MARKED:
         rows = session.generations.values()
-        return Before({row.generation_id: (row.attempt, is_open(row)) for row in rows}, calls)
-    return None if calls is None else Before({}, calls)
+        return Before({row.generation_id: (row.attempt, is_open(row)) for row in rows}, calls, work)
+    return None if calls is None and work is None else Before({}, calls, work)
 
 
 def outputs(
@@ -93,15 +98,14 @@ def outputs(
         for marker in _markers(session, ruling, event, was)
     ]
     if was.waiting is not None:
-        for operation_id, kind in review_changes(was.waiting, session):
+        for name, kind in review_changes(was.waiting, session):
             value = None
             if kind is not None:
-                call = session.calls[operation_id]
-                value = encode_review(
-                    review_item(session, call, kind, review_reason(event), ruling.time_ms, ruling.seq)
-                )
-            where = review_key(key, operation_id)
+                value = encode_review(item_of(session, name, event, ruling.time_ms, ruling.seq))
+            where = review_key(key, name)
             found.append(Output(topics.review, partition, where, value, _NO_HEADERS, key))
+    if was.work is not None:
+        found += work_outputs(topics, partition, key, was.work, session)
     return tuple(found)
 
 
@@ -113,7 +117,8 @@ def _markers(session: Session, ruling: Accepted, event: Event, was: Before) -> l
             Marker(generation_id, kind, attempt, journal_seq=ruling.seq, time_ms=ruling.time_ms, **fields)
         )
 
-    if isinstance(event, SessionDeleted):
+    if not session.exists:
+        # Deleted, or its idle time was over.
         for generation_id, (attempt, was_open) in was.generations.items():
             if was_open:
                 add(generation_id, "end", attempt, state="failed", error=DELETED)

@@ -19,11 +19,12 @@ def encode_review(item: ReviewItem) -> bytes:
 def decode_review(value: bytes) -> ReviewItem:
     """The item in a record of the review topic. Raises InvalidRecord."""
     record = decode(value, expect=SUBJECT).record
-    if record["kind"] not in ("unknown", "approval"):
+    if record["kind"] not in ("unknown", "approval", "run"):
         raise InvalidRecord("undecodable", f"the bytes are no {SUBJECT} record: no such kind")
     return ReviewItem(**record)
 
 
-def review_key(session_key: bytes, operation_id: str) -> bytes:
-    """The key of a call's item, from ``tenant/session``. Not to be split: operation ids may hold a ``#``."""
-    return session_key + b"#" + operation_id.encode()
+def review_key(session_key: bytes, name: str) -> bytes:
+    """The key of an item, from ``tenant/session`` and what waits: an operation id, or RUN_REVIEW and a run's.
+    Not to be split: operation ids may hold a ``#``."""
+    return session_key + b"#" + name.encode()
