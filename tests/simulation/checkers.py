@@ -153,6 +153,9 @@ class OnceChecker:
             if topic == self._topics.journal:
                 found = decode_journal(entry.value)
                 self._covered(decision, (found.partition, found.offset), "journal", found.partition)
+            elif topic == self._topics.inbox and "refold-origin" not in dict(entry.headers or ()):
+                # A proposal: of no record (``runs.RunChecker``).
+                continue
             elif topic in (self._topics.rejected, self._topics.inbox) or (
                 topic == self._topics.batches and entry.headers
             ):

@@ -16,6 +16,7 @@ from refold.core.events import GenerationEvent
 from refold.core.progress import Ack, Batch, Delta, Marker, Progress, Refused, advance, next_chain
 from refold.core.slots import SlotMap, split_key
 from refold.engine import rows
+from refold.engine.side import kind_of
 from refold.errors import InvalidRecord
 from refold.topology.names import TopicNames
 from refold.wire.batches import decode_item, encode_item, encode_progress, generation_key
@@ -326,7 +327,7 @@ class GenerationChecker:
     def on_decided(self, decision: Decision) -> None:
         written: dict[int, dict[bytes, bytes | None]] = {}
         for topic, partition, entry in decision.records:
-            if topic == self._topics.generations:
+            if topic == self._topics.generations and kind_of(entry.key or b"") == "generation":
                 written.setdefault(partition, {})[entry.key or b""] = entry.value
             elif topic == self._topics.batches and not entry.headers:
                 item = _item(entry)
@@ -410,7 +411,11 @@ class GenerationChecker:
 
     def on_live(self, machine: str, partition: int, database: disk.Database) -> None:
         fold = self.folds.setdefault(partition, Fold())
-        held = {key[1:]: row for key, row in database.live.items() if key.startswith(rows.SIDE)}
+        held = {
+            key[1:]: row
+            for key, row in database.live.items()
+            if key.startswith(rows.SIDE) and kind_of(key[1:]) == "generation"
+        }
         wanted = {key: self.encoded(fold, key) for key in fold.progress}
         if held != wanted:
             odd = sorted(k for k in wanted.keys() | held.keys() if wanted.get(k) != held.get(k))
@@ -439,6 +444,8 @@ class GenerationChecker:
         stored: dict[bytes, bytes] = {}
         for number in range(self._broker.partitions):
             for entry in self._broker.log(self._topics.generations, number).committed():
+                if kind_of(entry.key or b"") != "generation":
+                    continue
                 if entry.value is None:
                     stored.pop(entry.key or b"", None)
                 else:

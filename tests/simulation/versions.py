@@ -20,19 +20,17 @@ from refold.wire.snapshot import SUBJECT, decode_session, encode_snapshot
 from .kernel import Kernel
 
 OLD_VERSION: Final = 2
-#: Fields of the newest version that it does not have.
-ADDED: Final = ("policy", "timer_ms", "runs", "children", "reduced")
 
 
-def older(value: bytes) -> bytes:
-    """A state record as the release before wrote it."""
+def older(value: bytes) -> bytes | None:
+    """A state record as the release before wrote it; ``None`` where it could not have."""
     entry = registry().get(SUBJECT, OLD_VERSION)
     record = decode(value, expect=SUBJECT).record
-    record["version"] = OLD_VERSION
-    for name in ADDED:
-        del record[name]
+    known = {field["name"] for field in entry.schema["fields"]}
+    if any(content for name, content in record.items() if name not in known):
+        return None
     pieces = [entry.frame]
-    entry.write(pieces.append, record)
+    entry.write(pieces.append, {name: record[name] for name in known} | {"version": OLD_VERSION})
     return b"".join(pieces)
 
 
@@ -58,8 +56,8 @@ class Builds:
     def encode_snapshot(self, session: Session) -> bytes:
         value = encode_snapshot(session)
         process = self._kernel.caller
-        added = (session.policy, session.timer_ms, session.runs, session.children, session.reduced)
-        if process is None or not process.old_build or any(added):
+        written = older(value) if process is not None and process.old_build else None
+        if written is None:
             return value
         self._happened["written by an old build"] += 1
-        return older(value)
+        return written

@@ -27,6 +27,7 @@ from .generations import GenerationChecker, GenerationWorkload, Tracks
 from .kernel import Kernel, Process
 from .oracle import Expected, Ruled, fold_inbox, inbox_records
 from .parameters import Parameters, Result
+from .runs import RunChecker, RunWorkload
 from .seeds import Seeds, child
 from .trouble import PlannedTrouble
 from .worker import PREFIX, SESSION_TIMEOUT_MS, Worker
@@ -162,10 +163,14 @@ class World:
         #: Faults that struck, and things that happened (log events, metrics, situations worth reaching).
         self.struck: Counter[str] = Counter()
         self.happened: Counter[str] = Counter()
+        homes = self.fold.partition_of
+        self.runs = RunChecker(self.report, self.topics, self.fold.sessions, homes, self.happened)
         self.workload = Workload(self.seeds.workload, parameters.partitions, sessions)
         self.sent = 0
         self._chance = child(parameters.seed, "generations")
         self._generations = GenerationWorkload(self._chance, self.broker, self.topics)
+        self._agents = child(parameters.seed, "runs")
+        self._runs = RunWorkload(self._agents, self.broker, self.topics, self.fold.sessions)
         self.scenario = scenario
         self.workers = [self._worker(number) for number in range(parameters.workers)]
         self._hung: list[tuple[int, str, int, int]] = []
@@ -223,6 +228,7 @@ class World:
                 )
         else:
             self.kernel.after(0, self._send_generations)
+            self.kernel.after(0, self._send_runs)
         self.kernel.after(0, self._send)
         self.kernel.after(FAULT_US, self._timed_faults)
         while self.kernel.steps < self.parameters.ticks and self._step():
@@ -247,6 +253,10 @@ class World:
         for _, topic, partition, pid in self._hung:
             self.broker.end_hung(topic, partition, pid)
         self._hung.clear()
+        # Clocks agree from here on, or a deadline would not come for hours.
+        self.broker.set_clock(tuple({topic for topic, _ in self.broker.logs}), 0)
+        for worker in self.workers:
+            worker.skew_ms = 0
         for number in list(self._late):
             self._arrive(number)
         for worker in self.workers:
@@ -298,7 +308,7 @@ class World:
                 return False
             if self.broker.log(*place).read(folded.offset, 1)[0]:
                 return False
-        return True
+        return not self.runs.due(self.kernel.now_ms)
 
     def _expected(self) -> Expected:
         partitions = range(self.parameters.partitions)
@@ -349,6 +359,7 @@ class World:
     def _decided(self, decision) -> None:  # type: ignore[no-untyped-def]
         self.fold.on_decided(decision)
         self.generations.on_decided(decision)
+        self.runs.on_decided(decision)
         self.once.on_decided(decision)
 
     def partition_live(self, worker: Worker, partition: int, offset: int, *, filled: bool) -> None:
@@ -365,15 +376,19 @@ class World:
             part = None if overlay is None else overlay.parts.get(partition)
             in_flight = frozenset() if part is None else frozenset(part.touched)
             self.store.on_filled(worker.instance, partition, worker.database(partition), in_flight)
+            written = frozenset() if part is None else frozenset(part.side)
+            self.runs.on_live(worker.instance, partition, worker.database(partition), written)
             return
         self.store.on_live(worker.instance, partition, offset, worker.database(partition))
         self.generations.on_live(worker.instance, partition, worker.database(partition))
+        self.runs.on_live(worker.instance, partition, worker.database(partition))
 
     def partition_served(self, worker: Worker, partition: int, offset: int) -> None:
         if worker.consumer is None or not worker.consumer.still_given(partition):
             return
         self.store.on_served(worker.instance, partition, offset, worker.database(partition))
         self.generations.on_live(worker.instance, partition, worker.database(partition))
+        self.runs.on_live(worker.instance, partition, worker.database(partition))
 
     def exited(self, worker: Worker, process: Process, error: BaseException | None) -> None:
         """On the worker's main thread: it has come to its end by itself."""
@@ -597,6 +612,12 @@ class World:
             return
         self._generations.step()
         self.kernel.after(self._chance.randrange(2 * self.parameters.pause_us), self._send_generations)
+
+    def _send_runs(self) -> None:
+        """To the end of the faults: an agent answers to what it sees."""
+        if self._faults_on:
+            self._runs.step()
+            self.kernel.after(self._agents.randrange(4 * self.parameters.pause_us), self._send_runs)
 
     def _send_one(self) -> None:
         record = self.workload.next()

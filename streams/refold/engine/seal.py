@@ -15,6 +15,7 @@ import time
 from typing import Final
 
 from refold.core.invariants import well_formed
+from refold.core.work import work_items
 from refold.engine import made, recordheaders
 from refold.engine.chunks import Record
 from refold.engine.history import HEADER
@@ -22,6 +23,7 @@ from refold.engine.overlay import Journal, Output, Overlay, PartitionOverlay, To
 from refold.engine.sessions import Sessions
 from refold.engine.step import made_event, step
 from refold.engine.timers import Timers
+from refold.engine.work import work_outputs
 from refold.errors import InvariantViolation
 from refold.wire.envelope import encode_envelope
 from refold.wire.journal import decode_journal
@@ -121,9 +123,14 @@ class Sealer:
         note.outputs = note.settled = touched.settled
         first = records[0]
         note.events.append(len(part.journal))
+        wanted = work_items(session)
         part.journal.append(
             made_event(first, entry, *made.quarantine(first, session.tenant, session.session, None, error))
         )
+        # What there is to do as it stands on the topic, or among the outputs kept: nobody may do it now.
+        withdrawn = work_outputs(self._sessions.topics, part.partition, key, wanted, session)
+        part.outputs += withdrawn
+        note.outputs += len(withdrawn)
         next_offset = part.next_offset
         for record in records:
             apply(overlay, part, record, step(self._sessions, record))

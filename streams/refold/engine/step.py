@@ -19,6 +19,7 @@ from refold.core.evolve import evolve
 from refold.core.rulings import Accepted, Duplicate, Parked, Rejected, Ruling
 from refold.core.slots import split_key
 from refold.core.usage import UsageEvent
+from refold.core.work import work_items
 from refold.engine import made, markers, recordheaders
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
@@ -29,6 +30,7 @@ from refold.engine.side import SideChange
 from refold.engine.stepview import Limits as Limits
 from refold.engine.stepview import StepView as StepView
 from refold.engine.usage import UsageChange
+from refold.engine.work import work_outputs
 from refold.errors import InvalidRecord
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
@@ -214,14 +216,17 @@ def _quarantine(
     record."""
     entry = view.rebuild(entry)
     session = entry.session
+    wanted = work_items(session)
     first = made_event(
         record, entry, *made.quarantine(record, session.tenant, session.session, env.event_id, error)
     )
+    withdrawn = work_outputs(view.topics, record.partition, entry.key, wanted, session)
     ruling = decide(session, env, event, session.time_ms)
     if not isinstance(ruling, Rejected):
         ruling = Parked("quarantined", "the fold raised at this event")
     effects = _park(view, record, entry, env, ruling)
     effects.journal = (first, *effects.journal)
+    effects.outputs = (*withdrawn, *effects.outputs)
     effects.quarantined = error
     return effects
 
