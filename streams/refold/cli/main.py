@@ -47,6 +47,7 @@ NOUNS: Final[dict[str, Noun]] = {
         "refold.cli.session", "Look at one session: show, events, export, fold, where, release, delete."
     ),
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
+    "reducer": Noun("refold.cli.reducer", "Parts that your own reducers fold: list, release."),
     "review": Noun("refold.cli.review", "Calls that wait for a person: list, show, resolve."),
     "agent": Noun("refold.cli.agent", "Serve durable agents: run."),
     "run": Noun("refold.cli.run", "Runs of durable agents: list, show, stop, move-pin, retry, fail."),

@@ -15,6 +15,7 @@ import typer
 from refold.errors import NotFound
 
 if TYPE_CHECKING:
+    from refold.core.reducers import Registry
     from refold.settings import Settings
 
 BootstrapOption = Annotated[
@@ -37,6 +38,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One object on one line
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 
+ReducersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reducers", metavar="MODULES", help="Modules with reducers. Default: REFOLD_WORKER__REDUCERS."
+    ),
+]
+
+
 @dataclass(slots=True)
 class RootOptions:
     """What stands before the noun: ``refold --config X --debug topology plan``."""
@@ -55,6 +64,13 @@ def no_session(tenant: str, session: str) -> NotFound:
         f"session {session!r} of tenant {tenant!r} does not exist: it was never opened, or it was deleted."
         " Another tenant is named with --tenant."
     )
+
+
+def load_reducers(modules: str | None) -> Registry | None:
+    """Fold the reducers of the modules given, or of the settings, in this process. Raises ConfigError."""
+    from refold.reducers import load, words
+
+    return load(words(modules if modules is not None else settings_for().worker.reducers))
 
 
 def settings_for(

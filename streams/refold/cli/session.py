@@ -21,7 +21,9 @@ from refold.cli.options import (
     BootstrapOption,
     JsonOption,
     PrefixOption,
+    ReducersOption,
     YesOption,
+    load_reducers,
     no_session,
     settings_for,
 )
@@ -264,6 +266,7 @@ def export(
 def fold(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="One session.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every session.")] = False,
+    reducers: ReducersOption = None,
     tenant: TenantOption = None,
     bootstrap: BootstrapOption = None,
     prefix: PrefixOption = None,
@@ -275,6 +278,7 @@ def fold(
     if (session is None) == (not everything):
         raise UsageError("say which session to fold, or --all.")
     out = Output(as_json)
+    load_reducers(reducers)
 
     async def work(rf: Refold) -> Any:
         if session is not None:
@@ -290,6 +294,10 @@ def fold(
         f"{report.sessions} sessions, {report.events} events folded: {report.equal} equal, "
         f"{report.sessions - report.equal} different"
     )
+    for name, count in sorted(report.left_out.items()):
+        out.say(
+            f"reducer {name}: its part of {count} sessions was not compared (--reducers, reducer release)"
+        )
     out.result(report.as_json())
     if report.sessions != report.equal:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from refold.client import Refold
 from refold.client.bulk import Batch, batches
 from refold.client.positions import Position
 from refold.core.evolve import evolve
+from refold.core.reduced import comparable
 from refold.core.session import Session, initial
 from refold.core.slots import split_key
 from refold.errors import InvalidRecord, InvariantViolation
@@ -53,13 +54,15 @@ class Difference:
 
 @dataclass(slots=True)
 class Report:
-    """``equal`` of ``sessions`` sessions are stored as the journal folds."""
+    """``equal`` of ``sessions`` sessions are stored as the journal folds. ``left_out``: in how many the part of
+    a reducer was not compared, because this process cannot fold it as the workers do."""
 
     sessions: int = 0
     equal: int = 0
     events: int = 0
     differences: list[Difference] = field(default_factory=list)
     more_differences: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, key: str, difference: str | None) -> None:
         self.sessions += 1
@@ -77,30 +80,39 @@ class Report:
             "different": self.sessions - self.equal,
             "events": self.events,
             "differences": [{"session": d.key, "difference": d.what} for d in self.differences],
+            "parts_not_compared": dict(sorted(self.left_out.items())),
         }
 
 
-def compare(stored: bytes | None, folded: Session | None) -> str | None:
+def compare(stored: bytes | None, folded: Session | None, left_out: Counter[str] | None = None) -> str | None:
     """``None`` when equal byte for byte, else the first difference in words (field and place, no content).
 
     A record that an older version wrote, of a session nothing happened to since, is compared as this version
-    would write it.
+    would write it. Parts of reducers that this process cannot fold as the workers do are counted in ``left_out``,
+    by name.
     """
     made = None if folded is None or not folded.exists else encode_snapshot(folded)
     if stored is not None and made is not None and stored[:ID_FRAME_BYTES] != made[:ID_FRAME_BYTES]:
         stored = encode_snapshot(decode_session(stored))
+    if stored is not None and made is not None and stored != made:
+        there, here = decode_session(stored), decode_session(made)
+        if there.reduced or here.reduced:
+            names = comparable(there, here)
+            stored, made = encode_snapshot(there), encode_snapshot(here)
+            if left_out is not None:
+                left_out.update(names)
     if stored == made:
         return None
     if stored is None:
         return f"the journal folds to seq {folded.seq if folded else 0}, but no state is stored"
     if made is None:
         return "a state is stored, but the journal folds to none"
-    there, here = json_ready(decode_snapshot(stored)), json_ready(decode_snapshot(made))
-    if there["seq"] != here["seq"]:
-        return f"$.seq: stored {there['seq']}, folded {here['seq']}"
-    place = first_difference(there, here)
+    shown, made_anew = json_ready(decode_snapshot(stored)), json_ready(decode_snapshot(made))
+    if shown["seq"] != made_anew["seq"]:
+        return f"$.seq: stored {shown['seq']}, folded {made_anew['seq']}"
+    place = first_difference(shown, made_anew)
     if place is not None:
-        return f"{place.split(':')[0]} differs at seq {here['seq']}"
+        return f"{place.split(':')[0]} differs at seq {made_anew['seq']}"
     at = next((i for i, (a, b) in enumerate(zip(stored, made, strict=False)) if a != b), len(made))
     return f"equal values, but the bytes differ from byte {at} on ({len(stored)} stored, {len(made)} folded)"
 
@@ -138,7 +150,7 @@ async def fold_one(rf: Refold, session: str) -> Report:
             except Exception as error:
                 problem = _fault(event.seq, error)
                 break
-    report.add(f"{chat.tenant}/{chat.id}", problem or compare(view.raw, state))
+    report.add(f"{chat.tenant}/{chat.id}", problem or compare(view.raw, state, report.left_out))
     return report
 
 
@@ -225,7 +237,7 @@ class _Folding:
         for key, stored, folded, fault in self._shelf.pairs():
             text = key.decode("utf-8", "replace")
             session = None if folded is None else decode_session(folded)
-            report.add(text, fault or compare(stored, session))
+            report.add(text, fault or compare(stored, session, report.left_out))
 
 
 def _fault(seq: int, error: Exception) -> str:

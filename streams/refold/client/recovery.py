@@ -83,7 +83,8 @@ def recover(tenant: str, session: str, view: SnapshotView | None, events: Sequen
     registry = install()
     snapshot = _fold(tenant, session, view, events)
     known = {} if registry is None else registry.versions
-    behind = [row["name"] for row in snapshot.data["reduced"] if known.get(row["name"]) != row["version"]]
+    rows = snapshot.data["reduced"]
+    behind = [row["name"] for row in rows if known.get(row["name"], 0) < row["version"]]
     return Recovery(snapshot, events, [_step(row) for row in snapshot.open_calls], behind)
 
 
