@@ -113,9 +113,9 @@ async def fold_part(chat: Session, registry: Registry, name: str) -> tuple[Reduc
     if state.seq == 0:
         raise no_session(chat.tenant, chat.id)
     part = state.reduced.get(name)
-    if part is None:
+    if part is None or part.error == "late":
         raise UsageError(
-            f"session {chat.id!r} was forked from one that had no part {name}: release that one, fork it again"
+            f"session {chat.id!r} was forked from one without a part {name}: release that one, fork it again"
         )
     return part, state.seq
 

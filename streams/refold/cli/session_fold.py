@@ -54,8 +54,8 @@ class Difference:
 
 @dataclass(slots=True)
 class Report:
-    """``equal`` of ``sessions`` sessions are stored as the journal folds. ``left_out``: in how many the part of
-    a reducer was not compared, because this process cannot fold it as the workers do."""
+    """``equal`` of ``sessions`` sessions are stored as the journal folds. ``left_out``: in how many the part
+    of a reducer was not compared, because this process cannot fold it as the workers do."""
 
     sessions: int = 0
     equal: int = 0
@@ -88,8 +88,8 @@ def compare(stored: bytes | None, folded: Session | None, left_out: Counter[str]
     """``None`` when equal byte for byte, else the first difference in words (field and place, no content).
 
     A record that an older version wrote, of a session nothing happened to since, is compared as this version
-    would write it. Parts of reducers that this process cannot fold as the workers do are counted in ``left_out``,
-    by name.
+    would write it. Parts of reducers that this process cannot fold as the workers do are counted in
+    ``left_out``, by name.
     """
     made = None if folded is None or not folded.exists else encode_snapshot(folded)
     if stored is not None and made is not None and stored[:ID_FRAME_BYTES] != made[:ID_FRAME_BYTES]:
