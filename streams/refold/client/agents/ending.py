@@ -39,6 +39,9 @@ Ended: TypeAlias = Literal["completed", "failed", "review", "suspended", "releas
 #: The step that stands for the body itself when the body is what failed.
 BODY_STEP: Final = f"{OCCURRENCE}body"
 
+#: The fold's word where a run has too many steps, or its session too much of them.
+NO_ROOM: Final = frozenset({"runs_full"})
+
 #: The fold's word for a suspension whose calls wait no more.
 NOTHING_WAITS: Final = frozenset({"illegal_transition", "unknown_call"})
 
@@ -116,12 +119,14 @@ async def _returned(execution: Execution, result: object) -> Ended | None:
     if any(not row.valid for name in stepping.order if (row := execution.rows.get(name)) is not None):
         return None
     POINTS.reach("before_run_completed", execution.run_id)
+    execution.over = True
     await execution.writer.write("RunCompleted", {"output": output, "summary": summary_of(value)})
     POINTS.reach("after_run_completed", execution.run_id)
     return "completed"
 
 
 async def _failed(execution: Execution, error: RunFailed) -> Ended:
+    execution.over = True
     await execution.writer.write(
         "RunFailed",
         {
@@ -138,12 +143,17 @@ async def _fault(execution: Execution, error: BaseException) -> Ended:
     before = execution.rows.get(BODY_STEP)
     attempt = 1 if before is None else before.attempt + (0 if before.state == "running" else 1)
     step = {"step_id": BODY_STEP, "attempt": attempt}
-    await execution.writer.write(
+    code = type(error).__name__
+    execution.over = True
+    started = await execution.writer.write(
         "StepStarted",
         {**step, "name": BODY_STEP, "inputs": [], "effect": "none", "rerunnable": True, "heartbeat_ms": 0},
         step=BODY_STEP,
+        allowed=NO_ROOM,
     )
-    code = type(error).__name__
+    if not started.in_effect:
+        # There is no room for it, as for no further step: no version could go on with this run.
+        return await _failed(execution, RunFailed(str(error) or code, code=code))
     await execution.writer.write(
         "StepFailed",
         {
@@ -162,6 +172,7 @@ async def _left(execution: Execution, left: RunLeft) -> Ended:
         return "review"
     if left.why == "suspended":
         POINTS.reach("before_suspended", execution.run_id)
+        execution.over = True
         waiting = list(execution.waiting_for)[:RUN_WAITING_MAX]
         ruling = await execution.writer.write("RunSuspended", {"waiting_for": waiting}, allowed=NOTHING_WAITS)
         if ruling.in_effect:
@@ -177,5 +188,6 @@ async def release(execution: Execution, reason: str) -> Ended:
     if execution.unstoppable:
         return _gone(execution, RunLeft("lost", "a body runs in a thread and cannot be stopped"))
     POINTS.reach("before_released", execution.run_id)
+    execution.over = True
     await execution.writer.write("RunReleased", {"reason": reason})
     return "released"

@@ -47,6 +47,8 @@ class Execution:
         self.writer.lease = self.lease
         self.stepping = Stepping(self)
         self.left: RunLeft | None = None
+        #: What ends this process's part in the run is on its way.
+        self.over = False
         #: Running steps are not waited for any more.
         self.hurry = False
         self.waiting_for: dict[str, None] = {}
@@ -105,6 +107,8 @@ class Execution:
 
     def ask(self) -> None:
         """Something was heard that may mean the run is over, or another's: let the fold say so."""
+        if self.over:
+            return
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self.lease.renew(), name="refold-run-asked")
 

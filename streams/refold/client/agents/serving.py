@@ -55,6 +55,8 @@ class Server:
         self._held: dict[bytes, Execution] = {}
         self._changed = asyncio.Event()
         self._draining = False
+        #: How long giving runs back may take.
+        self.release_s = RELEASE_S_MAX
 
     @property
     def running(self) -> int:
@@ -168,5 +170,5 @@ class Server:
             return "drained"
         for execution in self._held.values():
             execution.cut_short()
-        await asyncio.wait(list(self._tasks.values()), timeout=RELEASE_S_MAX)
+        await asyncio.wait(list(self._tasks.values()), timeout=self.release_s)
         return "cut_short"

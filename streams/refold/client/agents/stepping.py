@@ -217,6 +217,8 @@ class Stepping:
             attempt=row.attempt,
         )
         POINTS.reach("after_step_completed", run.run_id, row.step_id)
+        if self.current is not None and self.current.step_id == row.step_id:
+            self.current = None
         rerun = row.attempt > 1
         row.state, row.output_digest, row.summary, row.output_seq = (
             "completed",
@@ -237,6 +239,7 @@ class Stepping:
         again = not isinstance(error, NonRetryable | UsageError) and failures <= min(
             spec.retries, run.row.data["retries_max"]
         )
+        run.over = not again
         await run.writer.write(
             "StepFailed",
             {

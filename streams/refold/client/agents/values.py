@@ -8,16 +8,13 @@ list after a crash would not do the same thing twice.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from refold.client.agents.limits import SUMMARY_CHARS_DEFAULT
 from refold.core.limits import RUN_SUMMARY_BYTES_MAX
 from refold.errors import UsageError
-
-#: 128 bits, as every id the SDK makes.
-DIGEST_HEX: Final = 32
 
 
 def encode(value: Any, what: str) -> bytes:
@@ -36,7 +33,8 @@ def decode(data: bytes) -> Any:
 
 
 def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:DIGEST_HEX]
+    """SHA-256 in hex, as the fold checks it."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def short(value: Any, bytes_max: int) -> str:
