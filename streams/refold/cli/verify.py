@@ -81,6 +81,20 @@ def chaos(
             help="For --broker-restarts on your own cluster: restarts the broker with the id {node}.",
         ),
     ] = None,
+    reducers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE",
+            help="Workers fold its reducers, traffic has events of theirs, parts are compared.",
+        ),
+    ] = None,
+    reducers_then: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE",
+            help="The same reducers in their next version: what workers run from half time on.",
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave topics, data and logs for inspection.")] = False,
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
@@ -91,9 +105,14 @@ def chaos(
     --broker-restarts one of three nodes.
     """
     from refold.ops.verify.chaos import run_chaos
+    from refold.ops.verify.parts import load_module
     from refold.ops.verify.plan import ChaosPlan
 
     out = Output(as_json)
+    if reducers_then is not None and reducers is None:
+        raise UsageError("--reducers-then is the next version of --reducers: give both.")
+    if reducers is not None:
+        load_module(reducers_then or reducers)  # what is wrong with it is said before a broker is started
     with _brokers(bootstrap, out, broker_restarts, broker_restart_command) as (address, embedded, nodes):
         settings = settings_for(bootstrap=address)
         default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
@@ -112,6 +131,8 @@ def chaos(
             session_timeout_ms=session_timeout_ms or default,
             sabotage=sabotage,
             broker_restarts=broker_restarts,
+            reducers=reducers,
+            reducers_then=reducers_then,
         )
         outcome = run_chaos(plan, settings, out.note, keep=keep, nodes=nodes)
     _show(out, outcome)
@@ -253,6 +274,8 @@ def _show(out: Output, outcome: Outcome) -> None:
     if outcome.plan.broker_restarts:
         out.say(f"broker restarts  {row['broker_restarts']}, {row['leader_moves']} leaders moved")
     out.say(f"recovery         p50 {rto['p50']} ms, p99 {rto['p99']} ms, max {rto['max']} ms")
+    if outcome.plan.reducers is not None:
+        out.say(f"reducers' parts  {row['parts']}, {row['parts_upcast']} of them folded by both versions")
     out.say(f"lost events      {row['rpo_events']}")
     out.say(f"mismatches       {row['mismatches']}")
     out.say(f"regressions      {row['regressions']}")

@@ -13,6 +13,7 @@ from refold.ops.fleet import Death, DeathKind, Reaper, WorkerProcess
 from refold.ops.verify.brokers import BrokerChaos
 from refold.ops.verify.judge import Verdict
 from refold.ops.verify.nodes import Nodes
+from refold.ops.verify.parts import Parts
 from refold.ops.verify.plan import ChaosPlan
 from refold.ops.verify.quiesce import QUIESCE_S_MAX
 from refold.ops.verify.stage import COPIES, Say, Stage
@@ -40,6 +41,7 @@ class Outcome:
     broker_restarts: int = 0
     leader_moves: int = 0
     not_shown: Sequence[str] = field(default=())
+    parts: Parts = field(default_factory=Parts)
 
     @property
     def clean(self) -> bool:
@@ -47,7 +49,7 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """Exactly the documented keys."""
-        return {
+        row = {
             "events": self.events,
             "kills": len(self.deaths),
             "kills_in_flight": sum(d.in_flight for d in self.deaths),
@@ -62,6 +64,9 @@ class Outcome:
             "not_shown": list(self.not_shown),
             "seed": self.plan.seed,
         }
+        if self.plan.reducers is not None:
+            row |= {"parts": self.parts.compared, "parts_upcast": self.parts.upcast}
+        return row
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | None]:
@@ -101,6 +106,7 @@ class _Run:
         self.plan = plan
         self.stage = stage
         self.say = say
+        self._raised = False
         self.brokers = None if nodes is None else BrokerChaos(plan, nodes, stage.admin, say)
 
     async def go(self) -> Outcome:
@@ -137,8 +143,26 @@ class _Run:
                 compared.aborted_commits,
                 0 if brokers is None else brokers.restarts.total(),
                 0 if brokers is None else brokers.leader_moves,
-                () if brokers is None else brokers.not_shown,
+                (*(() if brokers is None else brokers.not_shown), *self._not_shown(compared.parts)),
+                compared.parts,
             )
+
+    def _not_shown(self, parts: Parts) -> list[str]:
+        plan, missing = self.plan, []
+        if plan.reducers is not None and not parts.compared:
+            missing.append("a part of a reducer")
+        if plan.reducers_then is not None and not parts.upcast:
+            missing.append("a part with events of both versions")
+        return missing
+
+    async def _raise_version(self, started: float) -> None:
+        """Once, at half time, when no worker is dying."""
+        then = self.plan.reducers_then
+        if then is None or self._raised or time.monotonic() - started < self.plan.seconds / 2:
+            return
+        self._raised = True
+        self.say(f"  {time.monotonic() - started:6.1f} s  all workers stop, and start with {then}")
+        await self.stage.raise_version(then)
 
     async def _let_die(self, reaper: Reaper, started: float) -> None:
         chance, fleet = self.plan.random("victims"), self.stage.fleet
@@ -148,6 +172,7 @@ class _Run:
                 await asyncio.sleep(wait)
             if time.monotonic() - started > self.plan.seconds:
                 break
+            await self._raise_version(started)
             victim = await self._victim(chance.randrange(len(fleet.workers)), death)
             if time.monotonic() - started > self.plan.seconds:
                 break
@@ -157,9 +182,11 @@ class _Run:
             self.say(f"  {death.at_s:6.1f} s  {death.kind} {death.worker}{step}{'; fenced' * death.fenced}")
             for note in death.notes:
                 self.say(f"            {note}")
-        rest = self.plan.seconds - (time.monotonic() - started)
-        if rest > 0:
-            await asyncio.sleep(rest)
+        for end in (self.plan.seconds / 2, self.plan.seconds):
+            rest = end - (time.monotonic() - started)
+            if rest > 0:
+                await asyncio.sleep(rest)
+            await self._raise_version(started)
 
     async def _victim(self, first: int, death: Death) -> WorkerProcess:
         """A worker that owns something and is ready; for a zombie or a takeover the others must be up too."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from refold.core.envelope import Envelope
 from refold.errors import InvalidRecord
 from refold.ops.verify.readback import Record
 from refold.wire.codec import decode
@@ -30,6 +31,7 @@ class Expected:
     tools: dict[str, str] = field(default_factory=dict)
     ids: dict[str, bytes] = field(default_factory=dict)
     counters: dict[tuple[str, int], int] = field(default_factory=dict)
+    own: list[tuple[int, Envelope]] = field(default_factory=list)  # (seq, event) of reducers' types
 
     @property
     def seq(self) -> int:
@@ -45,6 +47,8 @@ class World:
     misrouted: set[Place] = field(default_factory=set)
     forwards: dict[Place, list[Place]] = field(default_factory=dict)  # origin -> places of its copies
     duplicates: int = 0
+    #: Types whose events are kept for the parts of reducers.
+    wanted: frozenset[str] = frozenset()
 
 
 def home(key: bytes, partitions: int) -> int:
@@ -63,9 +67,9 @@ def home(key: bytes, partitions: int) -> int:
     return (h & 0x7FFFFFFF) % partitions
 
 
-def predict(inbox: Mapping[int, Sequence[Record]]) -> World:
-    """Walk the inbox. Partitions are independent: a session lives on one."""
-    world = World()
+def predict(inbox: Mapping[int, Sequence[Record]], wanted: frozenset[str] = frozenset()) -> World:
+    """Walk the inbox. Partitions are independent: a session lives on one. ``wanted``: reducers' types."""
+    world = World(wanted=wanted)
     for partition, records in inbox.items():
         for record in records:
             _take(world, record, partition, len(inbox))
@@ -127,6 +131,8 @@ def _rule(world: World, session: Expected, envelope: Any, place: Place) -> None:
         session.counters[envelope.producer_id, envelope.producer_epoch] = envelope.producer_counter
     session.ids[envelope.event_id] = content
     session.accepted.append((place, envelope.event_id, envelope.type))
+    if envelope.type in world.wanted:
+        session.own.append((session.seq, envelope))
     _apply(session, envelope)
 
 

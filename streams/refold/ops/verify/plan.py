@@ -72,6 +72,9 @@ class ChaosPlan:
     session_timeout_ms: int = 3_000
     sabotage: str | None = None
     broker_restarts: bool = False
+    #: Module of reducers that the workers fold, and the one they are started with from half time on.
+    reducers: str | None = None
+    reducers_then: str | None = None
 
     def random(self, purpose: str) -> random.Random:
         """A source of its own per purpose: adding a draw here cannot change what another part does."""

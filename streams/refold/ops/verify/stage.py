@@ -21,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, get_args
@@ -29,12 +29,14 @@ from typing import Any, Final, Self, get_args
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from refold.core import reducers
 from refold.errors import TransientError, UnavailableError
 from refold.ops.fleet import READY_S_MAX, Fleet, GroupAsker, JournalWatch, WorkerProcess
 from refold.ops.fleet.worker import CRASHED, RESTARTED
 from refold.ops.verify.aborted import aborted_transactions
 from refold.ops.verify.judge import Verdict, judge
 from refold.ops.verify.oracle import predict
+from refold.ops.verify.parts import Parts, judge_parts
 from refold.ops.verify.plan import ChaosPlan
 from refold.ops.verify.quiesce import QUIESCE_S_MAX, quiesce
 from refold.ops.verify.readback import Record, read_topic
@@ -78,6 +80,7 @@ class Compared:
     events: int
     aborted_commits: int
     pause_ms_max: int | None
+    parts: Parts = field(default_factory=Parts)
 
 
 class Stage:
@@ -118,6 +121,7 @@ class Stage:
         self._copies = copies
         self._quiesce_s_max = quiesce_s_max
         self._watching: JournalWatch | None = None
+        self._bump_ms: int | None = None
         self._speaking: Traffic | None = None
 
     @property
@@ -186,9 +190,14 @@ class Stage:
             *(self._read(topic) for topic in (names.journal, names.state, names.rejected))
         )
         everything = await self._read(names.journal, committed=False)
+        own = reducers.active
+        world = predict(inbox, frozenset() if own is None else frozenset(own.by_type))
         verdict = await asyncio.to_thread(
-            judge, predict(inbox), inbox=inbox, journal=journal, state=state, rejected=rejected
+            judge, world, inbox=inbox, journal=journal, state=state, rejected=rejected
         )
+        parts = Parts()
+        if own is not None:
+            parts = await asyncio.to_thread(judge_parts, verdict, own, world, journal, state, self._bump_ms)
         if unfinished is not None:
             # In front: what is missing below is missing for this reason.
             verdict.mismatches += 1
@@ -204,6 +213,7 @@ class Stage:
             sum(map(len, inbox.values())),
             aborted_transactions(everything, journal),
             longest_pause_ms(inbox, journal),
+            parts,
         )
 
     async def _read_what_there_is(self, topic: str) -> dict[int, list[Record]]:
@@ -218,6 +228,15 @@ class Stage:
         return await asyncio.to_thread(
             read_topic, self.kafka, topic, self.plan.partitions, committed=committed
         )
+
+    async def raise_version(self, module: str) -> None:
+        """Stop all workers, then start them with this module of reducers instead: how a version is raised."""
+        await asyncio.to_thread(self.fleet.stop)
+        self._bump_ms = time.time_ns() // 1_000_000
+        for worker in self.fleet.workers:
+            worker.configure({"REFOLD_WORKER__REDUCERS": module})
+        self.fleet.start()
+        await self.fleet.wait_ready()
 
     # -- who owns what ------------------------------------------------------------------------------
 
@@ -272,6 +291,8 @@ class Stage:
             "REFOLD_WORKER__RESTORE_JITTER_MS_MAX": "100",
             "REFOLD_WORKER__SEED": str(self.plan.seed),
         }
+        if self.plan.reducers is not None:
+            changes["REFOLD_WORKER__REDUCERS"] = self.plan.reducers
         if self.plan.sabotage is not None:
             changes["REFOLD_WORKER__SABOTAGE"] = self.plan.sabotage
         return changes

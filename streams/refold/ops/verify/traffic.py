@@ -19,6 +19,7 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from refold.core.envelope import Actor, Envelope
+from refold.ops.verify.parts import SHARE, encode_sample, sampler
 from refold.ops.verify.plan import ChaosPlan
 from refold.wire.codec import encode
 from refold.wire.envelope import decode_envelope, encode_envelope
@@ -82,6 +83,9 @@ class Traffic:
         self._number = 0
         self._turn: dict[str, str] = {}
         self._voices = self._make_voices(dict(kafka))
+        # A source of its own: without reducers a seed gives what it always gave.
+        self._own = plan.random("reducers")
+        self._sample = None if plan.reducers is None else sampler(plan.reducers_then or plan.reducers)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="verify-traffic", daemon=True)
         self.error: BaseException | None = None
@@ -132,6 +136,10 @@ class Traffic:
         # Three of four records come from stamped producers, as with the SDK; the rest from plain ones.
         voice = chance.choice(self._voices[:4] if chance.random() < 0.75 else self._voices[4:])
         session = f"s{chance.randrange(self._plan.sessions):04d}"
+        if self._sample is not None and self._own.random() < SHARE:
+            self._number += 1
+            self._send_own(voice, session, encode_sample(self._sample(self._own)))
+            return
         kind = chance.choices([name for name, _ in MIX], [weight for _, weight in MIX])[0]
         key = f"{TENANT}/{session}".encode()
         self._number += 1
@@ -173,8 +181,22 @@ class Traffic:
         if error is not None:
             self.failed += 1
 
-    def _envelope(self, voice: Voice, session: str, kind: str, *, stamped: bool = True) -> Envelope:
-        type_, payload = self._payload(voice, session, kind)
+    def _send_own(self, voice: Voice, session: str, made: tuple[str, bytes]) -> None:
+        key = f"{TENANT}/{session}".encode()
+        value = encode_envelope(self._envelope(voice, session, "own", made=made))
+        voice.history[session].append(Sent(key, value))
+        self._send(voice, key, value)
+
+    def _envelope(
+        self,
+        voice: Voice,
+        session: str,
+        kind: str,
+        *,
+        stamped: bool = True,
+        made: tuple[str, bytes] | None = None,
+    ) -> Envelope:
+        type_, payload = made or self._payload(voice, session, kind)
         envelope = Envelope(
             event_id=f"e{self._plan.seed}-{self._number}",
             tenant=TENANT,
