@@ -1,0 +1,258 @@
+"""Durable agents on a real broker and worker: processes killed, drained and stopped; models and tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.worker_process import REFOLD, Worker, refold, worker
+from refold.cli.main import run as run_command
+from refold.client import Generation, Refold
+from refold.client.agents import Agent, Run, RunHandle, RunStopped, StepResult
+from refold.settings import Settings
+from refold.testing.kafka import Kafka
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+PATIENCE_S = 120.0
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def prefix(kafka: Kafka) -> str:
+    name = f"agents-{uuid.uuid4().hex[:8]}"
+    refold(kafka.bootstrap, name, "topology", "apply", "--partitions", "2")
+    return name
+
+
+@pytest.fixture(scope="module")
+def running(kafka: Kafka, prefix: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with worker(kafka.bootstrap, prefix, tmp_path_factory.mktemp("workers"), "w-0") as made:
+        yield made
+
+
+@pytest.fixture
+async def rf(kafka: Kafka, prefix: str, running: Worker, tmp_path: Path) -> AsyncIterator[Refold]:
+    settings = Settings(topic_prefix=prefix, blobs={"url": f"file://{tmp_path}/blobs"})  # type: ignore[arg-type]
+    async with Refold(settings, bootstrap=kafka.bootstrap) as made:
+        yield made
+
+
+class Agents:
+    """Processes of ``client.agent_program`` on one directory."""
+
+    def __init__(self, bootstrap: str, prefix: str, directory: Path) -> None:
+        self.directory = directory
+        self._where = ["--bootstrap", bootstrap, "--prefix", prefix]
+        self._made: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *flags: str, **environment: str) -> subprocess.Popen[bytes]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+        command = [*REFOLD, "agent", "run", "client.agent_program:agent", *self._where, *flags]
+        with (self.directory / f"agent-{len(self._made)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=TESTS,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**kept, "REFOLD_TEST_AGENT": str(self.directory), **environment},
+            )
+        self._made.append(process)
+        return process
+
+    def ran(self) -> list[str]:
+        file = self.directory / "ran"
+        return file.read_text().split() if file.exists() else []
+
+    def effects(self) -> list[str]:
+        return [line for line in (self.directory / "ledger").read_text().splitlines() if line]
+
+    def open_gate(self) -> None:
+        (self.directory / "gate").touch()
+
+    def end(self) -> None:
+        for process in self._made:
+            process.kill()
+            process.wait(30)
+
+
+@pytest.fixture
+def agents(kafka: Kafka, prefix: str, running: Worker, tmp_path: Path) -> Iterator[Agents]:
+    made = Agents(kafka.bootstrap, prefix, tmp_path)
+    yield made
+    made.end()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - files and processes of others
+            await asyncio.sleep(0.02)
+
+
+async def exit_code(process: subprocess.Popen[bytes]) -> int:
+    return await asyncio.wait_for(asyncio.to_thread(process.wait), PATIENCE_S)
+
+
+@asynccontextmanager
+async def serving(agent: Agent, rf: Refold) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(agent.serve(rf, stop=stop, max_seconds=20))
+    try:
+        yield
+    finally:
+        stop.set()
+        assert await asyncio.wait_for(task, PATIENCE_S) == "drained"
+
+
+def new_session(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:6]}"
+
+
+async def test_a_killed_process_and_a_drained_one(rf: Refold, agents: Agents, prefix: str) -> None:
+    """Goal: SIGKILL in a step: another process goes on when the lease is over, with the same attempt and one
+    effect. SIGTERM: the running step reaches its end, the run is given back at once, exit 0."""
+    from client.agent_program import agent
+
+    first = agents.start()
+    handle = await agent.start(rf, new_session("killed"), input="tides", run_id="r-1")
+    await until(lambda: agents.ran() == ["outline", "long"])
+    first.kill()
+    second = agents.start()
+    await until(lambda: agents.ran() == ["outline", "long", "long"])
+    row = await handle.row()
+    assert (row.state, row.data["reason"], row.epoch) == ("leased", "timed_out", 2)
+    assert row.steps["outline"].output is None
+    assert row.steps["long"].attempt == 1
+    second.send_signal(signal.SIGTERM)
+    third = agents.start()
+    agents.open_gate()
+    assert await exit_code(second) == 0
+    assert await handle.result(PATIENCE_S) == "all about tides"
+    assert agents.ran() == ["outline", "long", "long", "publish"]
+    assert len(agents.effects()) == 1
+    assert await agent.start(rf, handle.session, input="tides", run_id="r-1") is not None
+    again = await rf.run(handle.session.id, "r-1").result(PATIENCE_S)
+    assert again == "all about tides"
+    third.send_signal(signal.SIGTERM)
+    assert await exit_code(third) == 0
+
+
+async def test_a_second_signal_ends_the_process_at_once_and_the_cli_shows_and_stops(
+    rf: Refold, agents: Agents, kafka: Kafka, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Goal: what is held shows in `run list` and `run show`; a stop reaches the process; exit 143."""
+    from client.agent_program import agent
+
+    def command(*arguments: str) -> dict[str, Any]:
+        where = ("--bootstrap", kafka.bootstrap, "--prefix", prefix, "--json")
+        assert run_command(["run", *arguments, *where]) == 0
+        made: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return made
+
+    process = agents.start()
+    handle = await agent.start(rf, new_session("stopped"), input="x", run_id="r-2")
+    await until(lambda: "long" in agents.ran())
+    listed = await asyncio.to_thread(command, "list", "--session", handle.session.id)
+    assert [(run["run"], run["state"], run["pin"]) for run in listed["runs"]] == [("r-2", "leased", "1")]
+    shown = await asyncio.to_thread(command, "show", handle.session.id, "r-2")
+    assert [(step["step"], step["state"]) for step in shown["steps"]] == [
+        ("outline", "completed"),
+        ("long", "running"),
+    ]
+    await asyncio.to_thread(command, "stop", handle.session.id, "r-2", "--by", "ada", "--yes")
+    with pytest.raises(RunStopped):
+        await handle.result(PATIENCE_S)
+    assert (await asyncio.to_thread(command, "list", "--session", handle.session.id))["total"] == 0
+    await agent.start(rf, handle.session, input="y", run_id="r-3")
+    await until(lambda: agents.ran().count("long") == 2)
+    process.send_signal(signal.SIGTERM)
+    log = agents.directory / "agent-0.log"
+    await until(lambda: "agent_draining" in log.read_text())
+    process.send_signal(signal.SIGTERM)
+    assert await exit_code(process) == 128 + signal.SIGTERM
+    assert agents.ran().count("publish") == 0
+
+
+async def test_models_tools_and_large_outputs(rf: Refold) -> None:
+    """Goal: a generation and its tool calls are steps; approval suspends; large outputs go to the blob store
+    and come back; parameters are journalled."""
+    agent = Agent("assistant", version="1")
+    asked: list[Any] = []
+
+    @agent.tool(effect="none", approval=True)
+    def stock(article: str) -> int:
+        """How many are in stock."""
+        return {"chair": 4}.get(article, 0)
+
+    @agent.generator("reply")
+    async def reply(g: Generation) -> None:
+        asked.append(g.params)
+        call = {"id": "c1", "type": "function", "index": 0}
+        function = {"name": "stock", "arguments": '{"article": "chair"}'}
+        stream = [
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "I look."}}]},
+            {"choices": [{"index": 0, "delta": {"tool_calls": [{**call, "function": function}]}}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+        ]
+        for chunk in stream:
+            chunk.update({"id": "x", "object": "chat.completion.chunk", "model": "m"})
+        async for _ in g.record(stream, "openai"):
+            pass
+
+    def large() -> str:
+        return "y" * 400_000
+
+    def length(text: str) -> int:
+        return len(text)
+
+    @agent.run
+    async def body(run: Run) -> StepResult:
+        big = await run.step("large", large)
+        known = await run.step("length", length, big)
+        answer = await run.model("reply", known, params={"temperature": 0.7})
+        results = await run.tools(answer.calls)
+        assert answer.text == "I look."
+
+        def last(given: list[Any], text: str) -> Any:
+            return [given, len(text)]
+
+        return await run.step("last", last, results, big)
+
+    session = rf.session(new_session("model"))
+    await session.append("How many chairs?")
+    async with serving(agent, rf):
+        handle = await agent.start(rf, session)
+        async with asyncio.timeout(PATIENCE_S):
+            while (row := await handle.row()).state != "waiting":  # noqa: ASYNC110 - another session's state
+                await asyncio.sleep(0.02)
+        assert row.steps["large"].output_ref is not None
+        (operation,) = row.data["waiting_for"]
+        await session.approve(operation, by="ada")
+        result = await handle.result(PATIENCE_S)
+    assert result == [[{"role": "tool", "tool_call_id": "c1", "content": "4"}], 400_000]
+    assert [params["temperature"] for params in asked] == [0.7]
+    assert asked[0]["inputs"] == [400_000]
+    context = (await session.context()).messages
+    assert [message["role"] for message in context] == ["user", "assistant", "tool"]
+
+
+def test_the_sdk_of_agents_needs_no_worker() -> None:
+    """Goal: `refold.Agent` is there with the base install, and costs nothing before it is used."""
+    program = "import refold, sys; assert 'refold.client' not in sys.modules; refold.Agent('a', version='1');"
+    checks = "assert not {'faust', 'rocksdict'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", f"{program} {checks}"], check=True, timeout=PATIENCE_S)
+
+
+def test_a_handle_asks_nobody_by_itself() -> None:
+    assert repr(RunHandle("s", "r")) == "RunHandle(r of 's')"  # type: ignore[arg-type]
