@@ -241,8 +241,7 @@ def test_ranges_cover_the_interval_once_from_its_end_within_memory(
 def test_a_set_of_keys_holds_all_that_were_put_in(put_in: list[bytes], offsets: int) -> None:
     keys = Allowance().keys(offsets)
     assert keys is not None
-    for key in put_in:
-        keys.add(key)
+    keys.add_all(put_in)
     assert all(key in keys for key in put_in)
 
 
@@ -252,8 +251,7 @@ def test_few_others_seem_to_be_in_and_memory_is_bounded() -> None:
     allowance = Allowance()
     keys = allowance.keys(20_000)
     assert keys is not None
-    for number in range(20_000):
-        keys.add(b"bench/s-%d" % number)
+    keys.add_all(b"bench/s-%d" % number for number in range(20_000))
     seem = sum(b"bench/new-%d" % number in keys for number in range(10_000))
     assert seem < 600
     assert keys.size <= 2 * 20_000 * 4
@@ -283,14 +281,15 @@ class Looked:
 
 def test_a_scan_knows_who_was_met_and_keeps_the_last_record_of_those_who_are_waited_for() -> None:
     scan = Scan(Keys(1), frozenset((b"t/a", b"t/b", b"t/none")), 0, 9)
-    for message in (
+    messages = [
         Looked(b"t/a", b"1"),
         Looked(None, b"no session"),
         Looked(b"t/b", b"2"),
         *(Looked(b"t/%d" % number, b"other") for number in range(100)),
         Looked(b"t/a", b"3"),
-    ):
-        assert not scan.take(message)  # type: ignore[arg-type]
+    ]
+    assert scan.take(messages[:60]) == 60  # type: ignore[arg-type]
+    assert scan.take(messages[60:]) == len(messages) - 60  # type: ignore[arg-type]
     assert {key: message.value() for key, message in scan.found.items()} == {b"t/a": b"3", b"t/b": b"2"}
     assert scan.count == 103
     scan.ended()
@@ -301,9 +300,9 @@ def test_a_scan_knows_who_was_met_and_keeps_the_last_record_of_those_who_are_wai
 def test_a_scan_holds_a_bounded_number_of_bytes() -> None:
     scan = Scan(Keys(1_024), frozenset((b"t/a", b"t/b")), 0, 9)
     for _ in range(3):
-        scan.take(Looked(b"t/a", b"x" * (FOUND_BYTES_MAX - 100)))  # type: ignore[arg-type]
+        scan.take([Looked(b"t/a", b"x" * (FOUND_BYTES_MAX - 100))])  # type: ignore[list-item]
     assert list(scan.found) == [b"t/a"]
-    scan.take(Looked(b"t/b", b"x" * 200))  # type: ignore[arg-type]
+    scan.take([Looked(b"t/b", b"x" * 200)])  # type: ignore[list-item]
     assert scan.found == {}
     scan.ended()
     assert scan.met(b"t/a")

@@ -57,11 +57,11 @@ KEEP_EVERY_S: Final = 1.0
 #: The same of a restore that is hot first: several ranges, some of them too long, and few records that wait.
 FIRST_OFFSETS: Final = 6
 HOT_OFFSETS_MIN: Final = 10
-RANGE_RECORDS_MAX: Final = 4
-RANGE_OFFSETS_MAX: Final = 24
-#: Ranges of three records are files. Keys are looked at in pieces, and a set holds many that were not put in.
-RANGE_FILE_BYTES_MIN: Final = 2_000
-SCAN_OFFSETS_MIN: Final = 8
+RANGE_RECORDS_MAX: Final = 2
+RANGE_OFFSETS_MAX: Final = 6
+#: Ranges of two records are files. Keys are looked at in pieces, and a set holds many that were not put in.
+RANGE_FILE_BYTES_MIN: Final = 1_000
+SCAN_OFFSETS_MIN: Final = 16
 SCAN_TURN_OFFSETS: Final = 9
 KEYS_BYTES: Final = 8
 PARKED_MAX: Final = 5

@@ -24,7 +24,7 @@ BASE = Parameters(seed=201, plan=RESTORES, plan_name="restores", hot_first=True)
 SEEDS_MAX = 50
 
 #: What may be found first, by fault: a crash of the harness would also end a run, and must not count.
-FOUND = ("once: ", "oracle: ", "fold: ", "restore: ", "rulings: ", "history: ", "generations: ")
+FOUND = ("once: ", "oracle: ", "fold: ", "restore: ", "rulings: ", "history: ", "generations: ", "store: ")
 
 
 def test_restores_that_serve_while_they_read_change_nothing() -> None:

@@ -7,6 +7,7 @@ of its crc32: no hash of the interpreter's, so that a simulation does not depend
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
@@ -32,9 +33,11 @@ class Keys:
         self._bits = bytearray(size)
         self._mask = size * 8 - 1
 
-    def add(self, key: bytes) -> None:
-        at = crc32(key) & self._mask
-        self._bits[at >> 3] |= 1 << (at & 7)
+    def add_all(self, keys: Iterable[bytes]) -> None:
+        bits, mask = self._bits, self._mask
+        for at in map(crc32, keys):
+            at &= mask
+            bits[at >> 3] |= 1 << (at & 7)
 
     def __contains__(self, key: bytes) -> bool:
         at = crc32(key) & self._mask

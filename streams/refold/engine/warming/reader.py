@@ -5,8 +5,10 @@ Blocks; runs on restore threads, one after the other. Memory is bounded by ``int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -24,6 +26,9 @@ from refold.topology.failures import explain
 CHUNK_RECORDS: Final = 2_000
 POLL_S: Final = 0.02
 
+_KEY: Final = methodcaller("key")
+_OFFSET: Final = methodcaller("offset")
+
 #: Fetched ahead: beyond the end of a range lies what was read already. A fourth of a range of 8 MiB at most.
 AHEAD_BYTES: Final = 2 * 1024 * 1024
 
@@ -35,8 +40,8 @@ class Sink(Protocol):
     count: int
     bytes: int
 
-    def take(self, message: Message) -> bool:
-        """True: memory is full."""
+    def take(self, messages: Sequence[Message]) -> int:
+        """Records in their order; how many of them, until memory is full. Fewer: it is."""
 
 
 class Run:
@@ -52,7 +57,28 @@ class Run:
         self.count = 0
         self.bytes = 0
 
-    def take(self, message: Message) -> bool:
+    def take(self, messages: Sequence[Message]) -> int:
+        """Costs much of a restore: most are taken without a loop in Python."""
+        keys = list(map(_KEY, messages))
+        if None not in keys:
+            size = sum(map(len, messages)) + sum(map(len, keys))
+            bound = self.size + size + len(keys) * RECORD_OVERHEAD_BYTES
+            if bound <= interval.RUN_BYTES_MAX and len(self.last) + len(keys) <= interval.RUN_RECORDS_MAX:
+                self.last.update(zip(keys, messages, strict=True))
+                # What was replaced counts until it is counted anew.
+                self.size = bound
+                self.count += len(keys)
+                self.bytes += size
+                return len(messages)
+        self.size = sum(map(len, self.last.values())) + sum(map(len, self.last))
+        self.size += len(self.last) * RECORD_OVERHEAD_BYTES
+        for taken, message in enumerate(messages, 1):
+            if self._one(message):
+                return taken
+        return len(messages)
+
+    def _one(self, message: Message) -> bool:
+        """True: memory is full."""
         key = message.key()
         if key is None:
             return False
@@ -147,25 +173,25 @@ class RangeReader:
             else:
                 self._held()
 
-    def _take(self, sink: Sink, messages: Iterable[Message], topic: str, end: int) -> bool:
-        """True: memory is full. Costs most of a restore, as in ``changelogs``."""
-        take, position = sink.take, sink.next
-        full = False
-        for message in messages:
-            if message.topic() != topic:
-                continue
-            offset, error = message.offset(), message.error()
-            if error is not None:
-                position = max(position, self._told(error, offset, end))
-            elif offset >= end:
-                position = end
-                break
-            elif offset >= position:
-                position = offset + 1
-                if take(message):
-                    full = True
-                    break
-        sink.next = position
+    def _take(self, sink: Sink, messages: Sequence[Message], topic: str, end: int) -> bool:
+        """True: memory is full. Costs most of a restore, as in ``changelogs``: nothing is asked of each."""
+        position = sink.next
+        good = [message for message in messages if message.error() is None]
+        if len(good) < len(messages):
+            for message in messages:
+                error = message.error()
+                if error is not None and message.topic() == topic:
+                    position = max(position, self._told(error, message.offset(), end))
+        # Fetched for an earlier range, if others than of this topic, or from before the position, are left.
+        good = [message for message in good if message.topic() == topic]
+        offsets = list(map(_OFFSET, good))
+        low, high = bisect_left(offsets, sink.next), bisect_left(offsets, end)
+        taken = 0
+        if low < high:
+            taken = sink.take(good[low:high] if high - low < len(good) else good)
+            position = max(position, offsets[low + taken - 1] + 1)
+        full = low + taken < high
+        sink.next = offsets[low + taken - 1] + 1 if full else end if high < len(offsets) else position
         return full
 
     def _told(self, error: KafkaError, offset: int | None, end: int) -> int:

@@ -7,7 +7,8 @@ record is kept, so that afterwards each of them is known.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from operator import methodcaller
 from typing import Final
 
 from confluent_kafka import Message
@@ -22,6 +23,8 @@ TURN_OFFSETS: Final = 250_000
 
 #: Records of sessions that are waited for: more than that is read with the ranges. 256 of 32 KB.
 FOUND_BYTES_MAX: Final = 8 * 1024 * 1024
+
+_KEY: Final = methodcaller("key")
 
 
 class Scan:
@@ -40,21 +43,28 @@ class Scan:
         self.count = 0
         self.bytes = 0
 
-    def take(self, message: Message) -> bool:
-        """Never enough: nothing is held that grows."""
-        key = message.key()
-        if key is None:
-            return False
-        self._keys.add(key)
-        self.count += 1
-        self.bytes += len(message) + len(key)
-        if key in self._wanted:
-            self._size += len(message) - len(self.found.get(key, b""))
-            self.found[key] = message
-            if self._size > FOUND_BYTES_MAX:
-                self._wanted = frozenset()
-                self.found.clear()
-        return False
+    def take(self, messages: Sequence[Message]) -> int:
+        """All of them: nothing is held that grows."""
+        keyed = messages
+        keys = list(map(_KEY, messages))
+        if None in keys:
+            keyed = [message for message in messages if message.key() is not None]
+            keys = list(map(_KEY, keyed))
+        self._keys.add_all(keys)
+        self.count += len(keys)
+        self.bytes += sum(map(len, keyed)) + sum(map(len, keys))
+        if not self._wanted.isdisjoint(keys):
+            for key, message in zip(keys, keyed, strict=True):
+                if key in self._wanted:
+                    self._waited_for(key, message)
+        return len(messages)
+
+    def _waited_for(self, key: bytes, message: Message) -> None:
+        self._size += len(message) - len(self.found.get(key, b""))
+        self.found[key] = message
+        if self._size > FOUND_BYTES_MAX:
+            self._wanted = frozenset()
+            self.found.clear()
 
     def ended(self) -> None:
         """All was looked at, and what was found is in the DB."""

@@ -144,8 +144,7 @@ class Unread:
         """Before rows of these sessions are written, that they are not overwritten by older ones."""
         seen = self.seen
         if seen is not None:
-            for key in keys:
-                seen.add(key)
+            seen.add_all(keys)
 
     def committed(self, frontier: Frontier, keys: Iterable[bytes]) -> None:
         """Commit thread: written, with this frontier. ``keys``: of rows and of history blocks."""
