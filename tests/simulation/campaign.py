@@ -48,6 +48,11 @@ SOMETIMES: Final = (
     "standby_lost",
     "refold_unknown_types_total",
     "refold_rejected_total{code=unknown_schema}",
+    "timer fired",
+    "run leased (new)",
+    "run leased (timed_out)",
+    "run ready (timed_out)",
+    "run ready (heartbeat)",
     *(f"kill at {name}" for name in REACHABLE),
     *(f"stop at {name}" for name in REACHABLE),
 )
@@ -67,6 +72,10 @@ COMPARED_MIN: Final = {
     "rulings": 10,
     "generation = fold(batches)": 10,
     "markers": 5,
+    "work = f(state)": 10,
+    "timer rows = f(state)": 3,
+    "restored timer rows": 1,
+    "proposals": 0.3,
 }
 
 
