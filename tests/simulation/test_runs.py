@@ -41,11 +41,11 @@ FOUND = ("runs: ", "liveness: ", "restore: ")
 
 
 def test_work_and_timers_follow_the_sessions() -> None:
-    """Goal: no difference, and the situations were met. Method: 10 seeds."""
-    campaign = run_campaign(BASE, 10)
+    """Goal: no difference, and the situations were met. Method: 6 seeds."""
+    campaign = run_campaign(BASE, 6)
     assert not campaign.failed, [(r.failures, r.parameters.command()) for r in campaign.failed]
     for what in ("work = f(state)", "timer rows = f(state)", "restored timer rows", "proposals"):
-        assert campaign.compared[what] >= 10, what
+        assert campaign.compared[what] >= 6, what
     for what in ("timer fired", "run leased (new)", "run ready (timed_out)"):
         assert campaign.happened[what], what
 

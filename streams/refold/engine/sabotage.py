@@ -19,8 +19,8 @@ SABOTAGES: Final[dict[str, str]] = {
     "offsets-before-produce": "the offsets are committed in a transaction of their own before the outputs",
     "fold-misrouted": "rule P: a record on the wrong partition is folded there instead of forwarded",
     "restore-to-eof": "rule T: restore to end-of-partition, then look up the offset, no fencing, no check",
-    "timer-without-offsets": "rule F: outputs, timers' proposals among them, are written in a transaction that"
-    " sends no offsets",
+    "timer-without-offsets": "rule F: outputs, proposals among them, are written in a transaction that sends"
+    " no offsets",
     "batches-without-offsets": "rule F: generation records are written in a transaction that sends no offset"
     " of batches",
     "revoke-without-barrier": "rule R: a revoked partition is neither waited for nor dropped",
