@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from readme.pages import ROOT, blocks
 from refold.ops.verify.chaos import SABOTAGES
 from refold.testing.kafka import Kafka
 
@@ -27,7 +29,13 @@ KEYS = (
     "rto_ms",
     "not_shown",
     "seed",
+    "parts",
+    "parts_upcast",
 )
+
+#: The first version of the reducer that the guide prints, and what makes its events.
+GUIDE = blocks((ROOT / "docs/guides/reducers.md").read_text("utf-8"), "python")
+SHOP = f"{GUIDE[0]}\n\n{GUIDE[-1]}"
 
 #: What breaks without any death is found in a few seconds; the others need deaths between the wrong steps.
 SECONDS = {"skip-dedup": 5, "fold-misrouted": 5, "disk-before-commit": 14, "offsets-before-produce": 14}
@@ -40,7 +48,7 @@ TRIES_MAX = 3
 RUN_S_MAX = 280.0
 
 
-def chaos(kafka: Kafka, *options: str) -> tuple[int, dict[str, object], str]:
+def chaos(kafka: Kafka, *options: str, cwd: Path | None = None) -> tuple[int, dict[str, object], str]:
     command = [sys.executable, "-m", "refold.cli.main", "verify", "chaos", "--bootstrap", kafka.bootstrap]
     result = subprocess.run(
         [*command, "--json", *options],
@@ -48,20 +56,22 @@ def chaos(kafka: Kafka, *options: str) -> tuple[int, dict[str, object], str]:
         text=True,
         check=False,
         timeout=RUN_S_MAX,
+        cwd=cwd,
     )
     assert result.stdout, result.stderr
     return result.returncode, json.loads(result.stdout.splitlines()[-1]), result.stderr
 
 
 @pytest.mark.timeout(TRIES_MAX * RUN_S_MAX)
-def test_a_run_with_deaths_is_clean(kafka: Kafka) -> None:
-    """Goal: the product passes. Method: a short run with the opening deaths of every schedule."""
-    names = ("events", "kills", "kills_in_flight", "aborted_commits", "fenced_zombies")
+def test_a_run_with_deaths_is_clean(kafka: Kafka, tmp_path: Path) -> None:
+    """Goal: the product passes, and the guide's reducer. Method: a short run with the opening deaths of every
+    schedule."""
+    names = ("events", "kills", "kills_in_flight", "aborted_commits", "fenced_zombies", "parts")
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     for seed in range(1, TRIES_MAX + 1):
         seconds = str(20 * seed)
-        code, row, log = chaos(
-            kafka, "--seed", str(seed), "--seconds", seconds, "--session-timeout-ms", "3000"
-        )
+        options = ("--seed", str(seed), "--seconds", seconds, "--session-timeout-ms", "3000")
+        code, row, log = chaos(kafka, *options, "--reducers", "shop", cwd=tmp_path)
         assert (code, row["mismatches"], row["regressions"], row["rpo_events"]) == (0, 0, 0, 0), log
         assert tuple(row) == KEYS
         assert row["seed"] == seed
