@@ -8,16 +8,16 @@ from refold.client.connection import Connection
 from refold.client.generations.session_generations import SessionGenerations
 from refold.client.publishing import Publisher
 from refold.client.reads import SessionReads
+from refold.client.run_writes import RunWrites
 from refold.client.tools.session_tools import SessionTools
 from refold.client.usage.usage import Usage
-from refold.client.writes import SessionWrites
 from refold.core.slots import make_key
 
 if TYPE_CHECKING:
     from refold.client.generations.service import Generations
 
 
-class Session(SessionWrites, SessionReads, SessionTools, SessionGenerations):
+class Session(RunWrites, SessionReads, SessionTools, SessionGenerations):
     """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of
     one client share its send queue and what it saw accepted."""
 
