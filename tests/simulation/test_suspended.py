@@ -189,6 +189,31 @@ class SuspendedAtTheEnd(Suspended):
         self._group_forgets()
 
 
+class SlowServing(SuspendedAtTheEnd):
+    """Deletions are kept no longer than the restore of a partition that is served has taken so far: it stays
+    with its owner, which only finds that the clock is that much later."""
+
+    def _decide(self, worker: Worker, name: str, when: str) -> str | None:
+        served = self.happened["partition_served"]
+        if self._armed and served and name == "after_range" and not self.was_suspended:
+            self.was_suspended = True
+            worker.skew_ms += DELETE_RETENTION_MS + 1_000
+        return None
+
+    def _play(self) -> None:
+        first, second = self.workers
+        self._faults_on = False
+        self._a_life(first, [("a", message(1, "a"))])
+        others = [f"s{number}" for number in range(OTHERS)]
+        self._a_life(
+            second, [("a", None), *((name, message(100 + at, name)) for at, name in enumerate(others))]
+        )
+        self._armed = True
+        first.start()
+        self._until(lambda: self.happened["store_too_old"] > 0)
+        self._until(self._quiet)
+
+
 class SuspendedInACommit(SuspendedAtTheEnd):
     """The same between the end of a transaction and the disk's part of the commit."""
 
@@ -255,3 +280,13 @@ def test_a_commit_that_is_written_late_is_as_old_as_its_transaction(monkeypatch:
     found = [failure for seed in range(1, 7) for failure in SuspendedInACommit(seed).play()]
     assert found
     assert all(failure.startswith("restore: ") and "acme/a" in failure for failure in found)
+
+
+def test_a_partition_that_is_served_begins_anew_when_deletions_may_be_gone() -> None:
+    """Goal: what could not be restored in time is not served on, and its copy not used. Method: see
+    ``SlowServing``, under some schedules."""
+    for seed in range(1, 7):
+        world = SlowServing(seed)
+        assert world.play() == []
+        assert world.happened["store_too_old"] == 1
+        assert world.happened["refold_store_dead_opens_total{reason=too_old}"] == 1
