@@ -19,6 +19,7 @@ from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
 from refold.cli.verify_faults import faults
 from refold.cli.verify_storm import storm
+from refold.cli.verify_usage import usage
 from refold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ def effects(
 
 app.command()(faults)
 app.command()(storm)
+app.command()(usage)
 
 
 @contextlib.contextmanager

@@ -237,7 +237,7 @@ def _count(row: UsageRow, event: UsageRecorded, time_ms: int) -> None:
             row.future += 1
         at_ms = time_ms
     values = (event.requests, event.input, event.output, event.cached, event.reasoning)
-    _add(row.totals, values)
+    _add(row.totals, *values)
     newest_ms = row.time_ms
     for window, length in enumerate(_HOP_LENGTHS):
         index = at_ms // length
@@ -250,13 +250,20 @@ def _count(row: UsageRow, event: UsageRecorded, time_ms: int) -> None:
             if tally is None:
                 hops[index] = list(values)
             else:
-                _add(tally, values)
+                _add(tally, *values)
 
 
-def _add(tally: Tally, values: Iterable[int]) -> None:
-    for place, value in enumerate(values):
-        if value:
-            tally[place] = min(tally[place] + value, COUNT_MAX)
+def _add(tally: Tally, requests: int, given: int, output: int, cached: int, reasoning: int) -> None:
+    # Four times per event: written out, this is a third of a loop's time.
+    tally[0] += requests
+    tally[1] += given
+    tally[2] += output
+    if cached:
+        tally[3] += cached
+    if reasoning:
+        tally[4] += reasoning
+    if max(tally) > COUNT_MAX:
+        tally[:] = [min(value, COUNT_MAX) for value in tally]
 
 
 def _admit(row: UsageRow, session: str, event: UsageAdmitted, time_ms: int) -> None:
@@ -293,7 +300,7 @@ def total(counts: Iterable[Counts]) -> Counts:
     """Their sum, field by field."""
     tally = [0, 0, 0, 0, 0]
     for one in counts:
-        _add(tally, one)
+        _add(tally, *one)
     return Counts(*tally)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +41,22 @@ def read_topic(
     at the beginning of the read, and it must be reached: a last stable offset that stays below it is a
     stall.
     """
+    found: dict[int, list[Record]] = {p: [] for p in range(partitions)}
+    scan_topic(
+        kafka, topic, found, lambda record: found[record.partition].append(record), committed=committed
+    )
+    return found
+
+
+def scan_topic(
+    kafka: Mapping[str, Any],
+    topic: str,
+    partitions: Collection[int],
+    take: Callable[[Record], None],
+    *,
+    committed: bool = True,
+) -> None:
+    """As :func:`read_topic`, of these partitions, a record at a time: for what does not fit into memory."""
     consumer = Consumer(
         {
             **kafka,
@@ -53,10 +69,8 @@ def read_topic(
     )
     try:
         ends = {
-            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30.0)[1]
-            for p in range(partitions)
+            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30.0)[1] for p in partitions
         }
-        found: dict[int, list[Record]] = {p: [] for p in range(partitions)}
         open_ = {p for p, end in ends.items() if end > 0}
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_])
         deadline = time.monotonic() + STALL_S_MAX
@@ -64,8 +78,7 @@ def read_topic(
             for message in consumer.consume(BATCH_RECORDS, 0.2):
                 error = message.error()
                 if error is None:
-                    record = _record(message)
-                    found[record.partition].append(record)
+                    take(_record(message))
                     deadline = time.monotonic() + STALL_S_MAX
                 elif error.code() == KafkaError._PARTITION_EOF:
                     # The event carries the next offset, past control records that are never delivered.
@@ -78,7 +91,6 @@ def read_topic(
                     f"{topic}: partitions {sorted(open_)} do not become readable to their end within "
                     f"{STALL_S_MAX:.0f} s; a transaction stays open, or the broker does not answer"
                 )
-        return found
     finally:
         consumer.close()
 
