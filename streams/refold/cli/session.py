@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -84,7 +85,10 @@ def show(
     out = Output(as_json)
     if as_json:
         public = {name: value for name, value in view.data.items() if name not in OPAQUE_FIELDS}
-        out.result({**json_ready(public), "bytes": len(view.raw), "stale": view.stale})
+        shown = json_ready(public)
+        for part, row in zip(shown["reduced"], view.data["reduced"], strict=True):
+            part["state"] = json.loads(row["state"])
+        out.result({**shown, "bytes": len(view.raw), "stale": view.stale})
         return
     _print_state(out, view)
 
@@ -134,6 +138,15 @@ def _print_state(out: Output, view: SnapshotView) -> None:
     if data["facts"]:
         out.say("\nfacts:")
         out.table(("name", "value"), ((f["name"], _short(f["value"])) for f in data["facts"]))
+    if data["reduced"]:
+        out.say("\nreducers:")
+        out.table(
+            ("reducer", "version", "seq", "status", "error", "bytes"),
+            (
+                (r["name"], r["version"], r["seq"], r["status"], r["error"] or "", len(r["state"]))
+                for r in data["reduced"]
+            ),
+        )
     if data["branches"]:
         heads = ", ".join(branch["head_message_id"] for branch in data["branches"])
         out.say(f"\nother branches end at: {heads}")

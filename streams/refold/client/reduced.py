@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import orjson
 
 from refold.core.reducers import Unfit
 from refold.errors import UsageError
@@ -37,7 +36,7 @@ def plain_part(row: Mapping[str, Any]) -> ReducedPart:
         row["seq"],
         row["status"] != "ok",
         row["error"],
-        orjson.loads(row["state"]),
+        json.loads(row["state"]),
     )
 
 

@@ -71,8 +71,8 @@ def reducer(
 
     - ``types``: the event types it gets (:class:`Event`). A mapping gives types of your own an Avro schema,
       or schemas by ``type_version``; ``None`` is JSON.
-    - ``schema``: anything pydantic can check (a model, a dataclass, a TypedDict): what the function gets and
-      returns. Without one it is plain JSON values.
+    - ``schema``: anything pydantic can check (a model, a dataclass, ``dict[str, int]``): what the function
+      gets and returns. Without one it is plain JSON values.
     - ``initial``: the state before the first event. Default: ``schema()``, or ``{}``.
     - ``version``: raise it with the shape of the state. ``upcast[1]`` makes the JSON of version 2 of that of
       version 1, and so on.
