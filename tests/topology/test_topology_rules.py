@@ -21,7 +21,10 @@ from refold.topology.validate import problems
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ("dev", "test", "prod")
-KINDS = ("inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work")
+KINDS = (
+    *("inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work"),
+    "evals",
+)
 
 
 def live_of(topology: Topology, **changes: Any) -> dict[str, LiveTopic]:

@@ -24,7 +24,7 @@ from wire.served import Served
 from wire.support import SUBJECTS, sample
 
 #: Those whose values have a subject of ours.
-TOPICS = ("inbox", "journal", "state", "history", "batches", "generations", "review", "work")
+TOPICS = ("inbox", "journal", "state", "history", "batches", "generations", "review", "work", "evals")
 
 ENVELOPE = Envelope("e-1", "acme", "s-1", "MessageAppended", event_time_ms=1, payload=b"\0\1")
 

@@ -53,9 +53,17 @@ class TopicNames:
         return f"{self.prefix}.work"
 
     @property
+    def evals(self) -> str:
+        return f"{self.prefix}.evals"
+
+    @property
     def group(self) -> str:
         """The workers' consumer group, which is also the application id."""
         return self.prefix
 
     def transactional_id(self, instance: str) -> str:
         return f"{self.prefix}-{instance}"
+
+    def eval_transactional_id(self, batch: str) -> str:
+        """Of whoever evaluates the batch: a second runner fences the first."""
+        return f"{self.prefix}-eval-{batch}"

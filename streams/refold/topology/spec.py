@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 TopicKind = Literal[
-    "inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work"
+    "inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work", "evals"
 ]
 TopicOperation = Literal["Alter", "AlterConfigs", "Create", "Delete", "DescribeConfigs"]
 
@@ -73,6 +73,8 @@ class RoleSpec(_Spec):
     description: str
     group: tuple[Literal["Describe", "Read"], ...] = ()
     transactional_ids: tuple[Literal["Describe", "Write"], ...] = ()
+    #: Whose: the pattern of the role's transactional ids.
+    transactional_id_prefix: str = "{prefix}-"
     topic_admin: tuple[TopicOperation, ...] = ()
     cluster: tuple[Literal["Describe"], ...] = ()
 

@@ -19,10 +19,14 @@ HEADER_ROOM_BYTES: Final = 64 * 1024
 STATE_RECORD_BYTES_MAX: Final = 900 * 1024
 #: Rule Z rebuilds a local copy older than ``delete.retention.ms`` - 1 h; below this none could be caught up.
 DELETE_RETENTION_MS_MIN: Final = 2 * HOUR_MS
-COMPACTED: Final = frozenset({"state", "history", "generations", "review", "work"})
-ALL_TOPICS: Final = frozenset(
+COMPACTED: Final = frozenset({"state", "history", "generations", "review", "work", "evals"})
+#: Topics with a session's records: they share its partition number.
+SESSION_TOPICS: Final = frozenset(
     {"inbox", "journal", "state", "history", "rejected", "batches", "generations", "review", "work"}
 )
+#: Topics beside the fold, and the one role that writes each.
+ASIDE: Final = {"evals": ("evaluator",)}
+ALL_TOPICS: Final = SESSION_TOPICS | ASIDE.keys()
 #: Topics that others than the worker write to: it judges what they hold.
 SOURCES: Final = frozenset({"inbox", "batches"})
 
@@ -65,7 +69,7 @@ def _partitions(topology: Topology) -> Iterator[Problem]:
     """V2: co-partitioned (a session's records share a partition number), and slots divide evenly (rule P)."""
     from refold.core.slots import SLOTS_MIN, slots_for
 
-    missing = ALL_TOPICS - set(topology.participants.partitioning.copartitioned)
+    missing = SESSION_TOPICS - set(topology.participants.partitioning.copartitioned)
     for name in sorted(missing):
         text = "not co-partitioned: the worker writes it to the inbox partition's number"
         yield Problem("V2-copartitioned", name, text)
@@ -183,10 +187,12 @@ def _roles(topology: Topology) -> Iterator[Problem]:
         for role in (*topic.producers, *topic.consumers, *topic.observers):
             if role not in roles:
                 yield Problem("V8-roles", topic.name, f"{role!r} is no role of topology/groups.yaml")
-        if topic.name not in SOURCES and topic.producers != ("worker",):
-            yield Problem(
-                "V8-writers", topic.name, "only the worker may write it: others would break exactly-once"
-            )
+        if topic.name in SOURCES:
+            continue
+        writers = ASIDE.get(topic.name, ("worker",))
+        if topic.producers != writers:
+            text = f"only the {writers[0]} may write it: others would break exactly-once"
+            yield Problem("V8-writers", topic.name, text)
 
 
 def _lock(topology: Topology) -> Iterator[Problem]:
