@@ -49,6 +49,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
     "reducer": Noun("refold.cli.reducer", "Parts that your own reducers fold: list, release."),
     "review": Noun("refold.cli.review", "Calls that wait for a person: list, show, resolve."),
+    "usage": Noun("refold.cli.usage", "What a subject used of which model lately."),
     "agent": Noun("refold.cli.agent", "Serve durable agents: run."),
     "run": Noun("refold.cli.run", "Runs of durable agents: list, show, stop, move-pin, retry, fail."),
     "checkpoint": Noun("refold.cli.checkpoint", "Checkpoints in their store: list, verify, restore, prune."),
