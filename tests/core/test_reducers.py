@@ -102,6 +102,14 @@ def test_x1_state_is_canonical_and_shared_with_nobody() -> None:
     assert row(inbox)[1] == '{"a":"é","b":2}'.encode()
 
 
+def test_x1_what_a_later_version_of_refold_has_written_is_no_reducers() -> None:
+    install(made(lambda s, _e: {"n": s.get("n", 0) + 1}, types=("MessageAppended", "Counted")))
+    inbox = Inbox()
+    inbox.send(("MessageAppended", {}), payload=b"\x00 of the future", type_version=2)
+    inbox.send(("Counted", {}), payload=b"{}", type_version=2)
+    assert row(inbox) == ("ok", b'{"n":1}', 1, 2, None)
+
+
 def test_x1_without_reducers_nothing_is_kept_and_none_is_asked_for() -> None:
     inbox = Inbox()
     counted(inbox)

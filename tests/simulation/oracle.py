@@ -1,6 +1,6 @@
 """The right answer: the inbox folded in order by a straight loop, without batches, commits, caches or disks.
 
-Drives the same ``decide`` and ``evolve`` (their own tests judge those), and nothing of the engine but the two
+Drives the same ``decide`` and ``evolve`` (their own tests judge those), and nothing of the engine but the
 events the worker makes itself (``refold.engine.made``): partition by partition, offset by offset.
 """
 
@@ -19,6 +19,7 @@ from refold.core.session import Session, initial
 from refold.core.slots import SlotMap, split_key
 from refold.engine import made
 from refold.engine.chunks import Record
+from refold.engine.reducers import watching
 from refold.errors import InvalidRecord
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
@@ -95,7 +96,13 @@ def _take(expected: Expected, slots: SlotMap, record: Record, progress_of: Progr
         _reject(expected, place, bad.code)
         return
     if isinstance(ruling, Accepted):
+        watch = watching()
+        if watch is not None:
+            watch.forget()
         _accept(expected, session, key, record, env, event, ruling.time_ms)
+        for part in () if watch is None else watch.take():
+            note = made.reducer_quarantined(record, tenant, name, part)
+            _accept(expected, session, key, record, *note, max(session.time_ms, record.append_ms))
         expected.rulings[place] = Ruled("accepted", ruling.seq, "")
     elif isinstance(ruling, Duplicate):
         expected.rulings[place] = Ruled("duplicate", ruling.of_seq, "")

@@ -35,6 +35,7 @@ from refold.core.limits import (
 )
 from refold.core.policystate import Reduced
 from refold.core.session import Session
+from refold.core.types import IMPLEMENTED_TYPES
 
 #: State of a part that has none.
 NOTHING: Final = b"null"
@@ -143,6 +144,8 @@ def reduce(registry: Registry, session: Session, seq: int, time_ms: int, env: En
         return  # deleted by this event
     if seq == 1:
         _begin(registry, session, env)
+    if env.type_version != 1 and env.type in IMPLEMENTED_TYPES:
+        return  # of a later version of refold: opaque to the fold, and to reducers
     for reducer in registry.by_type.get(env.type, ()):
         _touch(registry, session, reducer, seq, time_ms, env)
 
