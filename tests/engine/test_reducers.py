@@ -6,13 +6,15 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.test_plain import Lane, inbox_record
 from engine.test_plain import View as LaneView
-from engine.test_step import View, record
+from engine.test_step import PARTITION, View, record
+from engine.test_store import Bench
 from engine.traffic import TENANT, message_event
 from refold.core import Envelope, evolve, initial
 from refold.core import reducers as pure
@@ -20,10 +22,12 @@ from refold.core.limits import REDUCED_PARTS_MAX
 from refold.core.reducers import NAME_BYTES_MAX, Reducer, Registry, Unfit
 from refold.core.rulings import Accepted
 from refold.engine import reducers as watching
+from refold.engine import seal
 from refold.engine.commitmeta import CommitMeta
 from refold.engine.reducers import SLOW_IN_A_ROW, SLOW_WALL_S, TWICE_EVERY, Guard
 from refold.engine.step import Effects, step
-from refold.errors import ConfigError
+from refold.engine.store import Memory, Store
+from refold.errors import ConfigError, InvariantViolation
 from refold.ops.refolding import Refolder
 from refold.reducers.event import Event, viewer
 from refold.wire.envelope import encode_envelope
@@ -286,3 +290,50 @@ def test_an_older_worker_does_not_take_over_what_a_newer_one_has_folded(told: li
         watching.check_versions(3, {"total": 1}, ())
     watching.check_versions(3, {"total": 1}, ("total",))
     watching.check_versions(3, {}, ())
+
+
+# --- at the seal -------------------------------------------------------------------------------------------
+
+
+async def test_a_note_about_a_part_goes_with_its_event_when_the_session_is_quarantined(
+    told: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: what the worker has noted itself is not parked as if somebody had sent it. Method: a session
+    whose part stopped in the overlay in which it cannot be encoded."""
+    install(told, lambda s, e: total(s, e) if e.payload["n"] < 3 else e.payload["gone"])
+    store = Store(tmp_path / "p0", Memory())
+    try:
+        bench = Bench(store)
+        bench.fold(counted(1))
+        assert await bench.begin_commit() == []
+        bench.write()
+        first, bench.inflight = bench.journal(), None
+        real = seal.encode_snapshot
+
+        def broken(session: Any) -> bytes:
+            if session.status == "open" and session.seq > 1:
+                raise InvariantViolation("too large, or whatever")
+            return real(session)
+
+        monkeypatch.setattr(seal, "encode_snapshot", broken)
+        bench.fold(counted(2), counted(3), counted(4))
+        assert [entry.env.type for entry in bench.journal()].count("ReducerQuarantined") == 1
+        ((_, error),) = await bench.begin_commit()
+        assert isinstance(error, InvariantViolation)
+        types = [entry.env.type for entry in bench.journal()]
+        assert types == ["SessionQuarantined"] + ["SessionEventParked"] * 3
+        assert bench.inflight is not None
+        part = bench.inflight.parts[PARTITION]
+        session = initial(TENANT, "s1")
+        with watching.unwatched():
+            for entry in [*first, *bench.journal()]:
+                evolve(
+                    session, entry.seq, entry.time_ms, entry.partition, entry.offset, entry.env,
+                    decode_event(entry.env),
+                )  # fmt: skip
+        (touched,) = part.touched.values()
+        assert touched.encoded == encode_snapshot(session)
+        assert session.reduced["total"].state == b'{"sum":1}'
+        assert session.reduced["total"].status == "ok"
+    finally:
+        store.close()
