@@ -220,7 +220,7 @@ def test_the_default_operator_is_the_login(
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("list", "--kind", "odd"), 64, "there are unknown and approval"),
+        (("list", "--kind", "odd"), 64, "there are unknown, approval and run"),
         (("show", "nowhere", "pay-1"), 66, "does not exist"),
         (("show", "{unknown}", "pay-9"), 66, "holds no call 'pay-9'"),
         (("resolve", "{unknown}", "pay-1", "--approve"), 64, "rule --done or --failed or --not-done"),
@@ -237,6 +237,53 @@ def test_wrong_calls(rf: sync.Refold, review: Review, options: tuple[str, ...], 
     assert got == code, text
     assert said in text
     assert "Traceback" not in text
+
+
+def waiting_run(rf: sync.Refold) -> str:
+    """A session with one run whose step failed for good."""
+    name = f"s-{uuid.uuid4().hex[:6]}"
+    s = rf.session(name)
+    by = {"run_id": "r-1", "holder": "agent-3", "epoch": 1}
+    started = {"name": "publish", "inputs": [], "effect": "external"}
+    s.publish("RunStarted", {"run_id": "r-1", "agent": "report", "input": SECRET.encode()})
+    s.publish("RunLeased", {**by, "lease_ms": 60_000, "version": "v7"})
+    s.publish("StepStarted", {**by, **started, "step_id": "publish", "attempt": 1})
+    failed = {"code": "rejected", "error": "the site said no", "retryable": False}
+    last = s.publish("StepFailed", {**by, **failed, "step_id": "publish", "attempt": 1})
+    assert last.ruling().accepted
+    return name
+
+
+def test_a_run_is_listed_shown_and_ruled_on(rf: sync.Refold, review: Review) -> None:
+    """In the list beside the calls; retried once, failed the next time; then it waits no more."""
+    session = waiting_run(rf)
+    _, found, _ = review("list", "--session", session, "--kind", "run", "--json")
+    assert found is not None
+    item = found["items"][0]
+    assert (item["kind"], item["operation_id"], item["tool"]) == ("run", "r-1", "report")
+    assert item["reason"] == "rejected: the site said no"
+    _, told, _ = review("show", session, "r-1", "--json")
+    assert told is not None
+    assert [(s["step"], s["state"], s["why"]) for s in told["steps"]] == [
+        ("publish", "failed", "the site said no")
+    ]
+    _, _, text = review("show", session, "r-1")
+    assert f"refold review resolve {session} r-1 --retry | --fail" in text
+    assert SECRET not in text
+    code, _, text = review("resolve", session, "r-1", "--retry", "--fail")
+    assert (code, "rule exactly one way" in text) == (64, True)
+    code, made_ready, text = review("resolve", session, "r-1", "--retry", "--by", "ada", "--json")
+    assert code == 0, text
+    assert made_ready is not None
+    assert (made_ready["ruling"], made_ready["by"]) == ("retry", "ada")
+    view = rf.session(session).state(min_seq=made_ready["seq"])
+    assert view is not None
+    assert [(run["state"], run["reason"]) for run in view.runs] == [("ready", "review")]
+    _, found, _ = review("list", "--session", session, "--json")
+    assert found is not None
+    assert found["total"] == 0
+    code, _, text = review("resolve", session, "r-1", "--fail")
+    assert (code, "holds no run 'r-1' that waits for a person" in text) == (66, True)
 
 
 def test_without_the_topic_it_says_what_to_do(

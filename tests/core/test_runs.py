@@ -326,6 +326,15 @@ def test_an_ended_run_has_its_result_and_no_steps() -> None:
     assert rejected(inbox.send(done(attempt=2)), "already_final")
 
 
+def test_a_stopped_run_says_why() -> None:
+    inbox = reviewed().ok(event("RunStopped", run_id="r", reason="not needed"))
+    assert (run_of(inbox).state, run_of(inbox).error_code, run_of(inbox).error) == (
+        "stopped",
+        None,
+        "not needed",
+    )
+
+
 def test_a_run_with_a_running_step_does_not_complete() -> None:
     """Nor does it when the step ran under a former lease: nobody knows what came of it. It starts again, or
     is invalidated."""

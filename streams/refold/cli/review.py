@@ -1,5 +1,5 @@
-"""``refold review``: calls that wait for a person, because they need approval or nobody can tell what came of
-them.
+"""``refold review``: what waits for a person: calls that need approval or of which nobody can tell what came
+of them, and runs whose step failed for good.
 
 ``list`` never prints what a call was asked to do; ``show --arguments`` does.
 """
@@ -21,6 +21,7 @@ from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.cli.review_ruling import Ruling
+    from refold.cli.review_runs import RunVerb
     from refold.client import Refold
     from refold.core.reviews import ReviewItem
 
@@ -28,13 +29,18 @@ T = TypeVar("T")
 
 LIST_LIMIT_DEFAULT: Final = 100
 LIST_LIMIT_MAX: Final = 10_000
-KINDS: Final = ("unknown", "approval")
+KINDS: Final = ("unknown", "approval", "run")
+
+RULE_ONE_WAY: Final = (
+    "rule exactly one way: --done RESULT, --failed REASON, --not-done, --approve or --deny; "
+    "a run: --retry or --fail."
+)
 
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
 OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As printed by list.")]
 TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
 
-app = typer.Typer(help="Calls that wait for a person: list, show, resolve.", no_args_is_help=True)
+app = typer.Typer(help="Calls and runs that wait for a person: list, show, resolve.", no_args_is_help=True)
 
 
 def _with_client(
@@ -51,8 +57,10 @@ def _with_client(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str | None, typer.Option("--kind", help="Only these: unknown or approval.")] = None,
-    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only these: unknown, approval or run.")] = None,
+    tool: Annotated[
+        str | None, typer.Option("--tool", help="Only calls of this tool, or runs of this agent.")
+    ] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant. Default: all.")] = None,
     session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
     limit: Annotated[
@@ -62,11 +70,11 @@ def list_(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List calls that wait for a person, oldest first; never what they were asked to do."""
+    """List calls and runs that wait for a person, oldest first; never what they were asked to do."""
     from refold.cli.review_items import waiting_items
 
     if kind is not None and kind not in KINDS:
-        raise UsageError(f"--kind {kind!r}: there are unknown and approval.")
+        raise UsageError(f"--kind {kind!r}: there are unknown, approval and run.")
     found = [
         item
         for item in _with_client(bootstrap, prefix, None, waiting_items)
@@ -111,12 +119,17 @@ def show(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one waiting call: its key at the external system, who ran it, and its events so far."""
+    """Show one waiting call: its key at the external system, who ran it, and its events so far. Of a waiting
+    run: its steps, and which of them failed how."""
     from refold.cli.review_items import WAITING, arguments_of, history_of, waiting_row
+    from refold.cli.review_runs import told_of, waiting_run
     from refold.client.tools.keys import idempotency_key
 
     async def work(rf: Refold) -> dict[str, Any]:
         chat = rf.session(session)
+        run = await waiting_run(chat, operation)
+        if run is not None:
+            return told_of(chat, run)
         row = await waiting_row(chat, operation)
         attempt = row["attempt"]
         told: dict[str, Any] = {
@@ -141,17 +154,21 @@ def show(
     told = _with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if not as_json:
-        plain = {name: value for name, value in told.items() if name not in ("history", "arguments")}
+        plain = {name: value for name, value in told.items() if name not in ("history", "arguments", "steps")}
         out.table(("field", "value"), plain.items())
         out.say()
-        out.table(
-            ("seq", "time", "event", "attempt", "who", "why"),
-            (
-                (h["seq"], _iso(h["time_ms"]), h["event"], h["attempt"], h["who"], h["why"])
-                for h in told["history"]
-            ),
-        )
-        if arguments:
+        if "steps" in told:
+            columns = ("step", "state", "attempt", "effect", "why")
+            out.table(columns, ([step[name] for name in columns] for step in told["steps"]))
+        else:
+            out.table(
+                ("seq", "time", "event", "attempt", "who", "why"),
+                (
+                    (h["seq"], _iso(h["time_ms"]), h["event"], h["attempt"], h["who"], h["why"])
+                    for h in told["history"]
+                ),
+            )
+        if "arguments" in told:
             out.say(f"\narguments: {told['arguments']}")
         out.say(f"\nto rule: refold review resolve {session} {operation} {_options(told['kind'])}")
     out.result(told)
@@ -174,6 +191,8 @@ def resolve(
     ] = False,
     approve: Annotated[bool, typer.Option("--approve", help="It may run.")] = False,
     deny: Annotated[bool, typer.Option("--deny", help="It may not run.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="A run: its failed steps are tried again.")] = False,
+    fail: Annotated[bool, typer.Option("--fail", help="A run: it has failed.")] = False,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the journal.")] = None,
     by: Annotated[
         str | None, typer.Option("--by", help="Who rules; kept in the journal. Default: your login.")
@@ -184,7 +203,7 @@ def resolve(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rule on one waiting call. The journal keeps who ruled, how and why.
+    """Rule on one waiting call or run. The journal keeps who ruled, how and why.
 
     With --not-done the call runs again. Make sure before:
     whoever ran it is gone (its holder), and the external system will not
@@ -192,8 +211,14 @@ def resolve(
     """
     from refold.cli.review_ruling import resolve as run_resolve
 
-    ruling = _ruling(done, failed, not_done, approve, deny, by, reason)
     out = Output(as_json)
+    if retry or fail:
+        if retry is fail or done is not None or failed is not None or not_done or approve or deny:
+            raise UsageError(RULE_ONE_WAY)
+        verb: RunVerb = "retry" if retry else "fail"
+        _resolve_run(session, operation, verb, by, reason, out, (bootstrap, prefix, tenant))
+        return
+    ruling = _ruling(done, failed, not_done, approve, deny, by, reason)
     if ruling.verb == "not_done":
         out.confirm(f"Call {operation!r} will run again. Is it certain that it took no effect?", yes=yes)
 
@@ -209,6 +234,28 @@ def resolve(
         "not_done": f"not done: it may run as attempt {made['attempt'] + 1} when its agent asks for it next",
     }
     out.say(f"{operation} {then[ruling.verb]} (seq {made['seq']}, by {made['by']})")
+    out.result(made)
+
+
+def _resolve_run(
+    session: str,
+    run: str,
+    verb: RunVerb,
+    by: str | None,
+    reason: str | None,
+    out: Output,
+    where: tuple[str | None, str | None, str | None],
+) -> None:
+    from refold.cli.review_runs import resolve_run
+
+    who = by or _login()
+
+    async def work(rf: Refold) -> dict[str, Any]:
+        return await resolve_run(rf.session(session), run, verb, who, reason)
+
+    made = _with_client(*where, work)
+    then = "is ready again: its failed steps are tried again" if verb == "retry" else "has failed"
+    out.say(f"{run} {then} (seq {made['seq']}, by {made['by']})")
     out.result(made)
 
 
@@ -231,9 +278,7 @@ def _ruling(
     flags: tuple[tuple[bool, Verb], ...] = ((not_done, "not_done"), (approve, "approve"), (deny, "deny"))
     given += [(verb, None) for wanted, verb in flags if wanted]
     if len(given) != 1:
-        raise UsageError(
-            "rule exactly one way: --done RESULT, --failed REASON, --not-done, --approve or --deny."
-        )
+        raise UsageError(RULE_ONE_WAY)
     verb, text = given[0]
     return Ruling(verb, text, by or _login(), reason)
 
@@ -246,6 +291,8 @@ def _login() -> str:
 
 
 def _options(kind: str) -> str:
+    if kind == "run":
+        return "--retry | --fail [--reason TEXT]"
     if kind == "approval":
         return "--approve | --deny [--reason TEXT]"
     return "--done RESULT | --failed REASON | --not-done [--reason TEXT]"

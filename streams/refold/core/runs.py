@@ -272,6 +272,8 @@ def apply_run(session: Session, seq: int, time_ms: int, event: RunEvent) -> None
         run.error = clip(event.error, RUN_ERROR_BYTES_MAX)
         end(session, run, "failed", seq)
     elif isinstance(event, RunStopped):
+        run.error_code = None
+        run.error = clip(event.reason, RUN_ERROR_BYTES_MAX)
         end(session, run, "stopped", seq)
     elif isinstance(event, RunResolved):
         _apply_resolved(session, run, seq, time_ms, event)
