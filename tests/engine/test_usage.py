@@ -6,8 +6,9 @@ A real store, the real step, overlay and seal; commits are done by hand. What is
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from refold.core.usage import ROW_MS_MAX
 from refold.engine import rows, seal
 from refold.engine.assignment import Assignment
 from refold.engine.cache import SessionCache
+from refold.engine.lifecycle import State
 from refold.engine.overlay import Overlay, apply
 from refold.engine.plan import Plan, Written
 from refold.engine.sabotage import Sabotage
@@ -30,6 +32,7 @@ from refold.engine.sides import Sides
 from refold.engine.step import Effects, Limits, step
 from refold.engine.store import Memory, Store
 from refold.engine.usage import SWEEP_MARGIN_MS, Usages, usage_key, usage_range
+from refold.engine.usagesweep import UsageSweep
 from refold.errors import InvariantViolation
 from refold.ops.usage.recount import Recount, differences, facts_of
 from refold.topology.names import TopicNames
@@ -69,7 +72,7 @@ class Bench:
 
     def __init__(self, store: Store, cache_bytes_max: int = 1 << 20) -> None:
         self.store = store
-        assignment = Assignment()
+        self.assignment = assignment = Assignment()
         assignment.add(PARTITION, 1).written = Written(store, "ts", "th", "tg", 0, 0, 0)
         names = TopicNames("t")
         self.sides = Sides(names, assignment)
@@ -279,6 +282,67 @@ async def test_w4_rows_that_are_over_are_removed_and_others_stay(store: Store) -
     bench.fold(session, value(8, session, model="old"), now + SWEEP_MARGIN_MS)
     await bench.commit()
     assert decode_usage(store.side(usage_key(TENANT, "ada", "old"))).records == 1
+
+
+class Sweeping(UsageSweep):
+    """The sweep's surroundings, by hand: a bench instead of an engine."""
+
+    def __init__(self, bench: Bench, ruled_ms: int) -> None:
+        self.sides = bench.sides
+        self.assignment = bench.assignment
+        self.stopping = False
+        self.owner = next(iter(bench.assignment))
+        self.owner.ruled_ms = ruled_ms
+        self.owner.position, self.owner.batches_position = bench.offset, 0
+        self.owner.state = State.LIVE
+        self.bench = bench
+        self._go, self._dirty = asyncio.Event(), asyncio.Event()
+        self._go.set()
+
+    @property
+    def current(self) -> Overlay:  # type: ignore[override]
+        return self.bench.current
+
+    async def on_disk(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def _arrives(self, now: float) -> None: ...
+
+    async def _fold_from(self, chunk: Any, at: int) -> int:
+        raise AssertionError
+
+    async def _serve(self, owner: Any, restored: Any, warmer: Any) -> None:
+        raise AssertionError
+
+    def _let_go(self) -> None:
+        raise AssertionError
+
+
+async def test_w4_a_sweep_removes_by_the_inbox_clock_in_a_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: tombstones go with a commit; an hour's margin for what is forwarded late; several goes; nothing
+    while nothing was ruled on, or the partition is given up."""
+    monkeypatch.setattr("refold.engine.usage.SWEEP_ROWS", 3)
+    bench = Bench(store)
+    session = SESSIONS[0]
+    for number in range(10):
+        bench.fold(session, value(number, session, model=f"m{number}"), T0 + number)
+    await bench.commit()
+    over = T0 + ROW_MS_MAX + SWEEP_MARGIN_MS
+    for ruled_ms, state, removed in (
+        (0, State.LIVE, 0),
+        (over + 5, State.REVOKED, 0),
+        (over + 5, State.LIVE, 5),
+    ):
+        sweep = Sweeping(bench, ruled_ms)
+        sweep.owner.state = state
+        assert await sweep.sweep_usage(sweep.owner) == removed
+        assert sweep._dirty.is_set() == bool(removed)
+    assert len(await bench.commit()) == 5
+    left = [decode_usage(record).model for _, record in store.side_range(b"usage#", b"usage$", 99)]
+    assert left == [f"m{number}" for number in range(5, 10)]
+    assert await sweep.sweep_usage(sweep.owner) == 0
 
 
 async def test_a_subjects_models_are_one_range(store: Store) -> None:
