@@ -26,6 +26,8 @@ from refold.core.slots import SlotMap
 
 INSTANCE = "hot"
 TENANT = "bench"
+#: Events: a minute on two cores, where a step may take five.
+FOLDED_AT_ONCE = 1_000_000
 
 
 @dataclass
@@ -87,10 +89,13 @@ class Journal:
 
 
 def fold(stack: Stack, sessions: Sessions, to: int) -> None:
-    count = load(stack.bootstrap, f"{stack.prefix}.inbox", sessions.grow(to))
-    worker = Watched(stack, INSTANCE, f"folding {count}")
-    worker.folded(stack)
-    worker.stop()
+    """In pieces, each of them well below what one step of a benchmark may take."""
+    while sessions.count < to:
+        piece = min(to, sessions.count + FOLDED_AT_ONCE)
+        count = load(stack.bootstrap, f"{stack.prefix}.inbox", sessions.grow(piece))
+        worker = Watched(stack, INSTANCE, f"folding {count}")
+        worker.folded(stack)
+        worker.stop()
 
 
 def probe(stack: Stack, sessions: Sessions, number: int, *, hot_first: bool) -> dict[str, float]:
