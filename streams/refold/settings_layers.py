@@ -48,6 +48,10 @@ OTHER_VARIABLES: Final[frozenset[str]] = frozenset(
         "REFOLD_POINT_FILE",
         # Set by a supervisor for its children (engine/config.py): signals reach them through it.
         "REFOLD_SUPERVISED",
+        # Arms a named point of a run (client/agents/points.py); tests and `verify runs` only.
+        "REFOLD_AGENT_POINT",
+        # Where it writes that the point was reached.
+        "REFOLD_AGENT_POINT_FILE",
         # Arms a named point of a tool call (client/tools/points.py); tests and `verify effects` only.
         "REFOLD_TOOL_POINT",
         # Where it writes that the point was reached.
