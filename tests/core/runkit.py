@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
+from refold.core import Accepted, limits
 from refold.core.runstate import Run, Step
 
 from .build import Inbox, event
@@ -12,6 +13,9 @@ from .build import Inbox, event
 Item = tuple[str, dict[str, Any]]
 
 MINUTE_MS = 60_000
+
+#: As long as a name may be, less what makes it another one.
+ID = "é" * (limits.RUN_NAME_BYTES_MAX // 2 - 4)
 
 
 def run_started(run_id: str = "r", **fields: Any) -> Item:
@@ -79,3 +83,25 @@ def later(inbox: Inbox, ms: int) -> Inbox:
 def running(step_id: str = "a", **fields: Any) -> Inbox:
     """A leased run with one running step."""
     return Inbox().ok(run_started(), leased(), begun(step_id, **fields))
+
+
+def fill_runs(inbox: Inbox) -> int:
+    """The longest of everything until nothing more is taken. Returns how many steps were refused."""
+    refused = 0
+    for n in range(limits.OPEN_RUNS_MAX):
+        by = {"run_id": f"{ID}{n}", "holder": f"{ID}h"}
+        inbox.send(run_started(f"{ID}{n}", agent=f"{ID}a", pin=f"{ID}p", input=b"i" * 1_000))
+        if f"{ID}{n}" not in inbox.session.runs:
+            break
+        inbox.ok(leased(1, **by, version=f"{ID}p"))
+        for number in range(12):
+            step_id = f"{ID}{number:02}"
+            inputs = [{"name": f"{ID}{k}", "digest": "d" * 64} for k in range(16 if number % 3 else 1)]
+            ruling = inbox.send(begun(step_id, 1, 1, **by, name=f"{ID}n", inputs=inputs, heartbeat_ms=10**9))
+            if not isinstance(ruling, Accepted):
+                refused += 1
+            elif number % 2:
+                inbox.ok(done(step_id, b"o" * 1_000, 1, 1, **by, summary="s" * 900))
+            elif number % 4:
+                inbox.ok(step_failed(step_id, 1, 1, **by, code="c" * 99, error="e" * 999))
+    return refused

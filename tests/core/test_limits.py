@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from refold.core import limits
 from refold.core.ledger import ROW_FIXED_BYTES
 from refold.core.limits import STATE_RECORD_BYTES_MAX
+from refold.core.policystate import Child, Reduced, SessionPolicy
 from refold.core.rulings import Accepted
-from refold.core.session import Call, Generation
+from refold.core.session import Call, Generation, Session
 from refold.wire.snapshot import encode_snapshot
 from refold.wire.snapshot_generations import encode_generation
 from refold.wire.snapshot_ledger import encode_call
 
 from .build import Inbox, call, event, intended, message, outcome, rejected, result, started, step
+from .runkit import fill_runs
 
 
 def long_id(prefix: str) -> str:
@@ -82,6 +84,30 @@ def test_a_generations_counted_size_is_never_below_its_bytes() -> None:
 
 def worst(inbox: Inbox) -> int:
     return len(encode_snapshot(inbox.session))
+
+
+def fill_rest(session: Session) -> None:
+    """Policy, children and reducers' parts at their limits. Their own tests are about who keeps these."""
+    session.policy = SessionPolicy("interrupt", 2**62, "delete", 2**62, 2**62)
+    session.timer_ms = session.timer_seq = session.idle_since_ms = 2**62
+    each = limits.CHILDREN_BYTES_MAX // limits.CHILDREN_MAX - limits.CHILD_ROW_BYTES
+    for n in range(limits.CHILDREN_MAX):
+        session.children.append(
+            Child(f"{n:03}".ljust(each // 2, "c"), "child", "o" * (each // 2), session.seq)
+        )
+    room = limits.REDUCED_BYTES_MAX // limits.REDUCED_PARTS_MAX - limits.REDUCED_ROW_BYTES
+    for n in range(limits.REDUCED_PARTS_MAX):
+        name = f"{n:03}".ljust(limits.REDUCED_NAME_BYTES_MAX, "n")
+        part = Reduced(name, 2**31 - 1, session.seq, b"s" * (room - 128 - limits.REDUCED_ERROR_BYTES_MAX))
+        part.status, part.error = "quarantined", "e" * limits.REDUCED_ERROR_BYTES_MAX
+        session.reduced[name] = part
+    session.enc_tail = None
+    before = len(encode_snapshot(session))
+    session.children, session.reduced, kept = [], {}, (session.children, session.reduced)
+    session.enc_tail = None
+    assert before - len(encode_snapshot(session)) <= limits.CHILDREN_BYTES_MAX + limits.REDUCED_BYTES_MAX
+    session.children, session.reduced = kept
+    session.enc_tail = None
 
 
 def test_everything_at_its_worst_at_once() -> None:
@@ -150,8 +176,10 @@ def test_everything_at_its_worst_at_once() -> None:
     for i in range(140):
         role = "user" if i % 10 == 0 else "assistant"
         inbox.ok(message(long_id(f"w{i}."), role, "w" * 2000))
+    assert fill_runs(inbox) > 0
+    fill_rest(inbox.session)
     size = worst(inbox)
-    assert 500_000 < size <= STATE_RECORD_BYTES_MAX
+    assert 640_000 < size <= STATE_RECORD_BYTES_MAX
     from .build import check_state
 
     check_state(inbox.session)

@@ -26,7 +26,7 @@ from refold.wire.snapshot_runs import encode_run
 
 from .build import SESSION, TENANT, Inbox, clear_caches, event, fold_bytes
 from .runhistories import ACTS, RUNS, STEPS, RunInbox, act, run_histories
-from .runkit import begun, done, held, leased, run_started, step_failed
+from .runkit import ID, begun, done, fill_runs, held, leased, run_started
 
 PATIENT = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -101,7 +101,6 @@ def test_the_histories_reach_every_event_and_every_state() -> None:
 
 # --- S8: the attack ------------------------------------------------------------------------------------
 
-ID = "é" * (limits.RUN_NAME_BYTES_MAX // 2 - 4)
 REF = {
     "uri": "file:///" + "u" * 300,
     "sha256": "a" * 64,
@@ -117,31 +116,13 @@ def test_s8_everything_of_runs_at_its_worst_fits() -> None:
     inbox = Inbox()
     inbox.check = False
     session = inbox.session
-    refused = 0
-    for n in range(8):
-        run_id, by = f"{ID}{n}", {"run_id": f"{ID}{n}", "holder": f"{ID}h"}
-        inbox.send(run_started(run_id, agent=f"{ID}a", pin=f"{ID}p", input=b"i" * 1_000))
-        if run_id not in session.runs:
-            continue
-        inbox.ok(leased(1, **by, version=f"{ID}p"))
-        for number in range(12):
-            step_id = f"{ID}{number:02}"
-            inputs = [{"name": f"{ID}{k}", "digest": "d" * 64} for k in range(16 if number % 3 else 1)]
-            ruling = inbox.send(begun(step_id, 1, 1, **by, name=f"{ID}n", inputs=inputs, heartbeat_ms=10**9))
-            if not isinstance(ruling, Accepted):
-                refused += 1
-                continue
-            if number % 2:
-                inbox.ok(done(step_id, b"o" * 1_000, 1, 1, **by, summary="s" * 900))
-            elif number % 4:
-                inbox.ok(step_failed(step_id, 1, 1, **by, code="c" * 99, error="e" * 999))
-        assert free_bytes(session) >= 0
-    assert refused > 0, "the bound was never reached"
+    assert fill_runs(inbox) > 0, "the bound was never reached"
+    assert free_bytes(session) >= 0
     assert session.runs_bytes > 0.85 * limits.RUNS_BYTES_MAX
     assert sum([len(encode_run(run)) for run in session.runs.values()]) <= limits.RUNS_BYTES_MAX
     assert len(encode_snapshot(session)) < STATE_RECORD_BYTES_MAX // 4
     for run in list(session.runs.values()):
-        by = {"run_id": run.run_id, "holder": f"{ID}h"}
+        by = {"run_id": run.run_id, "holder": run.holder}
         for step in [s for s in run.steps.values() if s.state == "running"]:
             inbox.ok(done(step.step_id, b"o", 1, 1, **by))
         inbox.ok(held("RunCompleted", 1, **by, output=b"o" * 1_000, summary="s" * 500))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -46,13 +46,13 @@ TIGHT = {
 
 
 @contextmanager
-def tight_limits() -> Iterator[int]:
-    """Every module of the core under TIGHT; yields how many names were changed."""
+def tight_limits(values: Mapping[str, int] = TIGHT) -> Iterator[int]:
+    """Every module of the core under other limits; yields how many names were changed."""
     changed = 0
     with pytest.MonkeyPatch.context() as patch:
         for info in pkgutil.iter_modules(refold.core.__path__):
             module = importlib.import_module(f"refold.core.{info.name}")
-            for name, value in TIGHT.items():
+            for name, value in values.items():
                 if info.name != "limits" and hasattr(module, name):
                     patch.setattr(module, name, value)
                     changed += 1
