@@ -310,7 +310,17 @@ class World:
                         changes[rows.BLOCK + key + b"#0"] = self.chance.randbytes(40)
                     if self.chance.random() < 0.3:
                         changes[rows.SIDE + key + b"#g"] = self.chance.randbytes(60)
+                    if self.chance.random() < 0.3:
+                        self._arm(key, changes)
             self.commit(*changes.items())
+
+    def _arm(self, key: bytes, changes: dict[bytes, bytes | None]) -> None:
+        """A side row without a slash: the session's former one goes with the one that comes."""
+        first, last = rows.SIDE + b"timer#", b"#" + key.replace(b"/", b"%2F")
+        for row in list(self.expected) + list(changes):
+            if row.startswith(first) and row.endswith(last):
+                changes[row] = None
+        changes[first + b"%013d" % self.chance.randrange(10**13) + last] = self.chance.randbytes(30)
 
     def found(self) -> dict[bytes, bytes]:
         """All rows of the open DB but the notes."""

@@ -3,10 +3,12 @@
 State equals the core's fold of the journal, byte for byte; the journal has every accepted event once, gapless
 per session and in the order of sending; every record that cannot be taken is in the rejected topic once.
 Generation records are the pure rule's fold of the batches topic, and every event has its marker there once.
+The work topic and the timers' rows are what the folded sessions say.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from confluent_kafka import Message
@@ -15,14 +17,20 @@ from engine.cluster import CONFIGS, Cluster, by_key, wait_for
 from engine.traffic import Sent
 from refold.core.evolve import evolve
 from refold.core.progress import Applied, Marker, Progress, Refused, advance
-from refold.core.session import initial
+from refold.core.session import Session, initial
 from refold.core.slots import SlotMap, split_key
+from refold.core.work import work_items
 from refold.engine.history import HEADER, decode_block, decode_tail
 from refold.errors import InvalidRecord
 from refold.wire.batches import decode_item, encode_progress, generation_key
 from refold.wire.events import decode_event
 from refold.wire.journal import decode_journal
 from refold.wire.snapshot import encode_snapshot
+from refold.wire.timers import Armed, decode_timer, encode_timer
+from refold.wire.work import decode_work, work_key
+
+#: What a worker proposes itself.
+FIRED = "TimerFired"
 
 
 def differences(cluster: Cluster, sent: Sent) -> list[str]:
@@ -37,6 +45,9 @@ def differences(cluster: Cluster, sent: Sent) -> list[str]:
     folded: dict[bytes, bytes | None] = {}
     places: dict[bytes, list[int]] = {}
     order: dict[str, list[str]] = {}
+    sessions: dict[bytes, Session] = {}
+    # Proposed by the workers themselves.
+    fired: set[str] = set()
     for key, messages in by_key(journal):
         tenant, name = split_key(key)
         session = initial(tenant, name)
@@ -46,8 +57,11 @@ def differences(cluster: Cluster, sent: Sent) -> list[str]:
                 found.append(f"{key!r} is in the journal on partition {message.partition()}")
             if entry.seq != session.seq + 1:
                 found.append(f"{key!r}: seq {entry.seq} follows {session.seq} in the journal")
+            if entry.env.type == FIRED:
+                fired.add(entry.env.event_id)
+            else:
+                order.setdefault(name, []).append(entry.env.event_id)
             seen[entry.env.event_id] += 1
-            order.setdefault(name, []).append(entry.env.event_id)
             if entry.seq != session.seq + 1:
                 # No fold is defined from here on; the difference is noted already.
                 session.seq = entry.seq
@@ -72,12 +86,13 @@ def differences(cluster: Cluster, sent: Sent) -> list[str]:
             else:
                 places.setdefault(key, []).append(message.offset())
         folded[key] = encode_snapshot(session) if session.seq else None
+        sessions[key] = session
     for event_id in sorted(sent.accepted - set(seen)):
         found.append(f"event {event_id} is not in the journal")
     for event_id, count in seen.items():
         if count > 1:
             found.append(f"event {event_id} is in the journal {count} times")
-        if event_id not in sent.accepted:
+        if event_id not in sent.accepted | fired:
             found.append(f"event {event_id} is in the journal and was never sent")
     for name, expected in sent.order.items():
         if order.get(name) != expected:
@@ -86,6 +101,8 @@ def differences(cluster: Cluster, sent: Sent) -> list[str]:
     batches = fold_batches(cluster)
     found.extend(_generations(cluster, batches))
     found.extend(_markers(batches, journal))
+    found.extend(_work(cluster, sessions))
+    found.extend(_timers(cluster, sessions))
     found.extend(_rejected(cluster, sent, batches.refused))
     return found
 
@@ -152,13 +169,58 @@ def fold_batches(cluster: Cluster) -> Folded:
 
 def _generations(cluster: Cluster, folded: Folded) -> list[str]:
     last = {key: messages[-1].value() for key, messages in by_key(cluster.read(cluster.topics.generations))}
-    stored = {key: value for key, value in last.items() if value is not None}
+    stored = {key: value for key, value in last.items() if value is not None and b"/" in key}
     expected = {
         key: encode_progress(key.rpartition(b"#")[2].decode(), progress)
         for key, progress in folded.progress.items()
     }
     return [
         f"{key!r}: the generation record is not the fold of its batches"
+        for key in sorted(set(stored) | set(expected))
+        if stored.get(key) != expected.get(key)
+    ]
+
+
+def _work(cluster: Cluster, sessions: dict[bytes, Session]) -> list[str]:
+    found = []
+    last = {key: messages[-1] for key, messages in by_key(cluster.read(cluster.topics.work))}
+    items = {key: decode_work(m.value()) for key, m in last.items() if m.value() is not None}
+    for key, message in last.items():
+        if message.partition() != SlotMap(cluster.partitions).partition(key.rpartition(b"#")[0]):
+            found.append(f"{key!r} is on partition {message.partition()} of the work topic")
+    expected = {
+        work_key(key, name): item
+        for key, session in sessions.items()
+        for name, item in work_items(session).items()
+    }
+    for key in sorted(set(items) | set(expected)):
+        is_there, wanted = items.get(key), expected.get(key)
+        if is_there is None or wanted is None or not is_there.same(wanted):
+            found.append(f"{key!r}: work is {is_there}, the session says {wanted}")
+    return found
+
+
+def timer_rows(cluster: Cluster) -> dict[bytes, bytes]:
+    """Key -> record of every deadline that is armed."""
+    last = {key: messages[-1].value() for key, messages in by_key(cluster.read(cluster.topics.generations))}
+    return {key: value for key, value in last.items() if key.startswith(b"timer#") and value is not None}
+
+
+def due(cluster: Cluster) -> bool:
+    """Whether a deadline has come that did not fire."""
+    now_ms = int(time.time() * 1000)
+    return any(decode_timer(value).deadline_ms <= now_ms for value in timer_rows(cluster).values())
+
+
+def _timers(cluster: Cluster, sessions: dict[bytes, Session]) -> list[str]:
+    stored = timer_rows(cluster)
+    expected = {}
+    for key, session in sessions.items():
+        if session.timer_ms:
+            row = b"timer#%013d#%s" % (session.timer_ms, key.replace(b"/", b"%2F"))
+            expected[row] = encode_timer(Armed(session.tenant, session.session, session.timer_ms))
+    return [
+        f"{key!r}: the timer's row is not what the session says"
         for key in sorted(set(stored) | set(expected))
         if stored.get(key) != expected.get(key)
     ]

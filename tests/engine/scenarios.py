@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.check import due
 from engine.cluster import Cluster, wait_for
 from engine.traffic import Sent, Traffic
 from engine.workers import Worker, wait_ruled
@@ -49,12 +50,15 @@ def _begin(
 def _finish(cluster: Cluster, traffic: Traffic, workers: list[Worker], *, planted: bool = False) -> Sent:
     """More traffic, everything ruled on, everybody stopped. A planted fault may set committed offsets back,
     so there it is enough that every event is journalled at least once."""
-    traffic.send(100)
+    # No more deadlines: those from before the fault are what is to fire.
+    traffic.send(100, runs=False)
     if planted:
         wait_for(
             "every event to be journalled", lambda: journalled(cluster) >= traffic.sent.accepted, every=0.2
         )
     else:
+        # What was armed fires, whoever owns it now; and then that is ruled on too.
+        wait_for("every deadline that has come to fire", lambda: not due(cluster), every=0.2)
         wait_ruled(cluster)
     for worker in workers:
         if worker.alive:

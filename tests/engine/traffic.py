@@ -1,5 +1,5 @@
 """Deterministic traffic: new events, duplicates, records on the wrong partition, records that cannot be
-taken, and generations with their batches."""
+taken, generations with their batches, and runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from engine.cluster import Cluster
 from engine.generation_traffic import GenerationTraffic
+from engine.run_traffic import RunTraffic
 from refold.core.envelope import Envelope
 from refold.core.slots import SlotMap, make_key
 from refold.wire import parts
@@ -80,13 +81,15 @@ class Traffic:
         self.generations = GenerationTraffic(
             cluster, self._producer, seed, self._accepted, self.sent.rejected.add
         )
+        self.runs = RunTraffic(cluster, self._producer, self._accepted)
 
     def _accepted(self, env: Envelope) -> None:
         self.sent.accepted.add(env.event_id)
         self.sent.order.setdefault(env.session, []).append(env.event_id)
 
-    def send(self, count: int, *, odd: bool = True) -> None:
-        """``count`` new events; with ``odd``, about a tenth again that are duplicates, misrouted or bad."""
+    def send(self, count: int, *, odd: bool = True, runs: bool = True) -> None:
+        """``count`` new events; with ``odd``, about a tenth again that are duplicates, misrouted or bad, and with
+        ``runs`` some whose deadlines come soon."""
         inbox = self._cluster.topics.inbox
         for _ in range(count):
             self._number += 1
@@ -115,6 +118,8 @@ class Traffic:
         if odd:
             # Of sessions whose order is promised: a Finished must not overtake its Started.
             self.generations.send(count // 2, [f"s{number}" for number in range(10, SESSIONS)])
+            if runs:
+                self.runs.send()
 
     def _again(self) -> tuple[bytes, bytes, int]:
         key, value, right = self._random.choice(self._recent)

@@ -7,7 +7,9 @@ from typing import Any
 
 from refold.engine import history, rows
 from refold.engine.store import Store
+from refold.wire.snapshot import decode_session
 from simulation import versions
+from simulation.runs import row_of
 
 
 def every_row(store: Store) -> dict[bytes, bytes]:
@@ -29,7 +31,7 @@ def differences(
     generations: Mapping[bytes, bytes],
 ) -> list[str]:
     """``states``: snapshot of every session of the partition; ``places``: the journal offsets of its events;
-    ``generations``: record by full key. Nothing else may be there, but for notes."""
+    ``generations``: record by full key. Nothing else may be there, but for the sessions' timers and notes."""
     found: list[str] = []
     wanted: dict[bytes, bytes] = {}
     for key, snapshot in states.items():
@@ -50,6 +52,8 @@ def differences(
         if list(tail.offsets) != offsets[tail.first_seq - 1 :]:
             found.append(f"{key!r}: its open history block names {tail}, the journal has {offsets}")
     wanted |= {rows.SIDE + key: record for key, record in generations.items()}
+    for snapshot in states.values():
+        wanted |= {rows.SIDE + key: record for key, record in row_of(decode_session(snapshot)).items()}
     kept = (rows.STATE, rows.BLOCK, rows.SIDE)
     there = {key: row for key, row in held.items() if key.startswith(kept)}
     odd = sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key))

@@ -23,6 +23,7 @@ _KEPT: Final = {
     "fold": ("sessions", "partition_of", "places", "events"),
     "once": ("decided", "rejected", "forwarded", "batches_rejected", "batches_forwarded"),
     "generations": ("folds", "refused", "_misrouted", "_markers", "_expected", "_running"),
+    "runs": ("work", "timers"),
 }
 
 
@@ -33,6 +34,7 @@ def _owners(world: PlugWorld) -> dict[str, Any]:
         "fold": world.fold,
         "once": world.once,
         "generations": world.generations,
+        "runs": world.runs,
     }
 
 

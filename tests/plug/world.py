@@ -142,6 +142,7 @@ class PlugWorld(World):
     def _generations_on(self) -> None:
         for _ in range(4):
             self.kernel.after(self.seeds.workload.randrange(200_000), self._generations.step)
+            self.kernel.after(self.seeds.workload.randrange(200_000), self._runs.step)
 
     def _provoke(self) -> bool:
         """What makes it come to the points that traffic alone does not reach."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Final
 
 from refold.core.envelope import Envelope
@@ -29,6 +28,7 @@ from refold.wire.work import decode_work, split_work_key
 
 from . import disk
 from .broker import Broker
+from .checkers import FoldChecker
 from .transactions import Decision
 from .workload import TENANT, Sent
 
@@ -49,13 +49,12 @@ STARTED: Final = 0.1
 
 
 class RunWorkload:
-    def __init__(
-        self, chance: random.Random, broker: Broker, topics: TopicNames, seen: Mapping[bytes, Session]
-    ) -> None:
+    def __init__(self, chance: random.Random, broker: Broker, topics: TopicNames, fold: FoldChecker) -> None:
+        """``fold``: what is journalled, which is what an agent sees."""
         self._chance = chance
         self._broker = broker
         self._topics = topics
-        self._seen = seen
+        self._fold = fold
         self._slots = SlotMap(broker.partitions)
         self._number = 0
         self._last: Sent | None = None
@@ -76,7 +75,7 @@ class RunWorkload:
         chance = self._chance
         name = chance.choice(SESSIONS)
         key = f"{TENANT}/{name}".encode()
-        session = self._seen.get(key)
+        session = self._fold.sessions.get(key)
         seq = 0 if session is None else session.seq
         runs = [] if session is None else [run for run in session.runs.values() if run.is_open]
         if self._said.get(key) == seq and (not runs or chance.random() >= HASTY):
@@ -147,7 +146,7 @@ class RunWorkload:
     def _event(self, session: str, key: bytes, kind: str, **fields: Any) -> Sent:
         self._number += 1
         env = Envelope(
-            event_id=f"run-{self._number}",
+            event_id=f"run-{self._broker.kernel.now_us}-{self._number}",
             tenant=TENANT,
             session=session,
             type=kind,
@@ -161,19 +160,11 @@ class RunChecker:
     """After every commit: the work topic (rule N1) and the timers' rows (rule K2) are what the sessions, as
     journalled so far, say; and proposals travel with the offset of their partition (rule F)."""
 
-    def __init__(
-        self,
-        report: Any,
-        topics: TopicNames,
-        sessions: Mapping[bytes, Session],
-        homes: Mapping[bytes, int],
-        happened: Counter[str],
-    ) -> None:
-        """``sessions`` and ``homes`` (their partitions): as the journal says, moved on before this looks."""
+    def __init__(self, report: Any, topics: TopicNames, fold: FoldChecker, happened: Counter[str]) -> None:
+        """``fold``: what the journal says, moved on before this looks."""
         self._report = report
         self._topics = topics
-        self._sessions = sessions
-        self._homes = homes
+        self._fold = fold
         self._happened = happened
         #: Session key -> name -> item, as on the work topic.
         self.work: dict[bytes, dict[str, WorkItem]] = {}
@@ -205,13 +196,13 @@ class RunChecker:
             elif topic == self._topics.inbox and "refold-origin" not in dict(entry.headers or ()):
                 self._proposal(decision, partition, key, entry.value or b"")
         for key in touched:
-            self._compare(decision, key, self._sessions[key])
+            self._compare(decision, key, self._fold.sessions[key])
 
     def _fail(self, decision: Decision, what: str) -> None:
         self._report.fail("runs", f"{decision.txid} #{decision.number}: {what}")
 
     def _at_home(self, decision: Decision, key: bytes, partition: int, what: str) -> None:
-        if self._homes.get(key) != partition:
+        if self._fold.partition_of.get(key) != partition:
             self._fail(decision, f"{what} of {key!r} on partition {partition}")
 
     def _proposal(self, decision: Decision, partition: int, key: bytes, value: bytes) -> None:
@@ -231,7 +222,7 @@ class RunChecker:
         if wanted.keys() != items.keys() or any(not item.same(items[n]) for n, item in wanted.items()):
             self._fail(decision, f"work of {key!r} is {items}, the session says {wanted}")
         self._report.compared["work = f(state)"] += len(wanted)
-        home = self.timers.setdefault(self._homes[key], {})
+        home = self.timers.setdefault(self._fold.partition_of[key], {})
         rows_of = {at: value for at, value in home.items() if decode_timer(value)[:2] == _names(session)}
         if rows_of != row_of(session):
             self._fail(decision, f"timer rows of {key!r} are {list(rows_of)}, timer_ms {session.timer_ms}")

@@ -163,14 +163,13 @@ class World:
         #: Faults that struck, and things that happened (log events, metrics, situations worth reaching).
         self.struck: Counter[str] = Counter()
         self.happened: Counter[str] = Counter()
-        homes = self.fold.partition_of
-        self.runs = RunChecker(self.report, self.topics, self.fold.sessions, homes, self.happened)
+        self.runs = RunChecker(self.report, self.topics, self.fold, self.happened)
         self.workload = Workload(self.seeds.workload, parameters.partitions, sessions)
         self.sent = 0
         self._chance = child(parameters.seed, "generations")
         self._generations = GenerationWorkload(self._chance, self.broker, self.topics)
         self._agents = child(parameters.seed, "runs")
-        self._runs = RunWorkload(self._agents, self.broker, self.topics, self.fold.sessions)
+        self._runs = RunWorkload(self._agents, self.broker, self.topics, self.fold)
         self.scenario = scenario
         self.workers = [self._worker(number) for number in range(parameters.workers)]
         self._hung: list[tuple[int, str, int, int]] = []
