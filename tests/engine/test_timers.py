@@ -157,7 +157,7 @@ async def test_a_deletion_takes_the_row(store: Store) -> None:
 async def test_a_quarantine_at_the_seal_takes_the_deadline_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: the row is that of the session as it is committed. Method: the event that armed is taken back, and
+    """Goal: the row is that of the session as it is committed. Method: the event that armed is taken back;
     what is quarantined has no deadline."""
     bench = Armable(store)
     bench.arm(T0)

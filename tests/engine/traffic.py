@@ -88,8 +88,8 @@ class Traffic:
         self.sent.order.setdefault(env.session, []).append(env.event_id)
 
     def send(self, count: int, *, odd: bool = True, runs: bool = True) -> None:
-        """``count`` new events; with ``odd``, about a tenth again that are duplicates, misrouted or bad, and with
-        ``runs`` some whose deadlines come soon."""
+        """``count`` new events; with ``odd``, about a tenth again that are duplicates, misrouted or bad, and
+        with ``runs`` some whose deadlines come soon."""
         inbox = self._cluster.topics.inbox
         for _ in range(count):
             self._number += 1
