@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
-from core.build import Inbox, event
+from core.build import SESSION, TENANT, Inbox, event, message
 from refold.cli.session_fold import compare
-from refold.wire.snapshot import encode_snapshot
+from refold.core import fold, initial, reducers
+from refold.core.reducers import Reducer
+from refold.reducers.event import viewer
+from refold.wire.snapshot import decode_session, encode_snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -28,3 +32,27 @@ def test_a_state_of_an_older_version_is_no_difference_and_a_wrong_one_is() -> No
     assert compare(stored, inbox.session) == f"$.seq: stored {seq - 1}, folded {seq}"
     inbox.session.seq -= 1
     assert "differs" in str(compare(stored, inbox.session))
+
+
+def test_parts_of_reducers_are_compared_where_they_can_be() -> None:
+    """Goal: a wrong part is a difference, an upcast one is none, and what is left out is counted by name."""
+    inbox, left_out = Inbox(), Counter[str]()
+    try:
+        for version, upcast in ((1, {}), (2, {1: lambda state: {"messages": state["n"]}})):
+            field = "n" if version == 1 else "messages"
+            count = lambda s, _e, field=field: {field: s.get(field, 0) + 1}  # noqa: E731
+            one = Reducer("count", version, frozenset({"MessageAppended"}), b"{}", count, upcast)
+            reducers.install(reducers.Registry([one], viewer({})))
+            if version == 1:
+                inbox.ok(message("u1"), message("u2"))
+                stored = encode_snapshot(inbox.session)
+        folded = fold(initial(TENANT, SESSION), inbox.entries())
+        assert compare(stored, folded, left_out) is None
+        assert left_out == {}
+        wrong = decode_session(stored)
+        wrong.reduced["count"].state, wrong.enc_tail = b'{"n":3}', None
+        assert str(compare(encode_snapshot(wrong), folded)).startswith("$.reduced")
+    finally:
+        reducers.install(None)
+    assert compare(stored, fold(initial(TENANT, SESSION), inbox.entries()), left_out) is None
+    assert left_out == {"count": 1}

@@ -22,6 +22,7 @@ from refold.client.ordering import EarlierEventFailed
 from refold.client.positions import Position
 from refold.client.receipts import Receipt, Refused, Ruling
 from refold.client.recovery import PlanStep, Recovery
+from refold.client.reduced import ReducedPart
 from refold.client.session import Session
 from refold.client.snapshots import SnapshotView
 from refold.client.usage.admission import Overlimit
@@ -48,6 +49,7 @@ __all__ = [
     "ProviderFailed",
     "Receipt",
     "Recovery",
+    "ReducedPart",
     "Refold",
     "Refused",
     "Ruling",
