@@ -162,6 +162,7 @@ def script() -> Iterator[Item]:
     yield plain(event("UsageAdmitted", lease_id="l1", model="m-1", subject="anna", lease_ms=1_000))
     yield plain(event("UsageReleased", lease_id="l1", model="m-1", subject="anna"))
     yield from _runs(plain)
+    yield from _family(plain)
 
 
 def _runs(plain: Callable[..., Item]) -> Iterator[Item]:
@@ -214,6 +215,18 @@ def _runs(plain: Callable[..., Item]) -> Iterator[Item]:
     yield plain(event("RunStarted", run_id="r3", agent="report"))
     yield plain(event("RunLeased", run_id="r3", holder="h", epoch=1, lease_ms=1, version="v1"))
     yield plain(event("RunFailed", run_id="r3", holder="h", epoch=1, code="model", error="refused"))
+
+
+def _family(plain: Callable[..., Item]) -> Iterator[Item]:
+    """A policy, and the sessions that belong to this one."""
+    policy = {"summary_messages": 6, "summary_bytes": 4_096, "ttl_ms": 60_000}
+    yield plain(event("SessionConfigured", policy=policy))
+    yield plain(event("SessionConfigured", policy={"on_busy": "now"}))
+    yield plain(event("ChildLinked", session="child-1", kind="child", call="op-4"))
+    yield plain(event("ChildLinked", session="child-1", kind="child", call="op-4"))
+    yield plain(event("ChildLinked", session="child-1", kind="fork"))
+    yield plain(event("ChildLinked", session="fork-1", kind="fork"))
+    yield plain(event("SessionConfigured", policy={"summary_messages": 0, "summary_bytes": 0, "ttl_ms": 0}))
 
 
 def _held(generation_id: str) -> dict[str, Any]:

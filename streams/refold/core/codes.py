@@ -111,6 +111,9 @@ RejectCode = Literal[
     "runs_full",
     # The session's policy refuses user messages while a generation is open or a run is leased.
     "busy",
+    # --- children ----------------------------------------------------------------------------------
+    # CHILDREN_MAX children and forks, or CHILDREN_BYTES_MAX bytes of their names, are linked.
+    "children_full",
     # --- facts -------------------------------------------------------------------------------------
     # FACTS_MAX facts, or FACTS_BYTES_MAX bytes of them, are held.
     "facts_full",
@@ -166,5 +169,6 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "pin_mismatch": "leave the run to workers of its version, or move the pin (RunPinMoved)",
     "runs_full": "end open runs, or keep outputs, inputs and names of steps short",
     "busy": "wait until the answer under way has ended, or set the policy on_busy to another value",
+    "children_full": "begin a new session, or let a child have the further children",
     "facts_full": "remove facts, or keep large values outside and name them by a reference",
 }

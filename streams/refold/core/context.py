@@ -11,8 +11,8 @@ W3  Cuts are at turn borders while there is one; the last turn stays whole and i
     Only a turn above the hard limits loses something: above the bytes its oldest messages lose their content
     (the journal has it), above the count it is cut inside, between groups; where no cut is free because
     calls overlap, the oldest group leaves with its results.
-W4  With ``hold_for_summary`` or an active summary, messages leave only when a summary covers them, up to the
-    hard limits.
+W4  With ``hold_for_summary``, a policy that asks for summaries, or an active summary, messages leave only
+    when a summary covers them, up to the hard limits.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def append_recent(session: Session, message: Message) -> None:
 
 def trim(session: Session) -> None:
     """Bring ``recent`` within its bounds. Cheap when it is."""
-    hold = session.hold_for_summary or session.summary_active
+    hold = session.hold_for_summary or session.summary_active or asks_by_policy(session)
     count_max = WINDOW_MESSAGES_MAX if hold else session.window_messages
     bytes_max = WINDOW_BYTES_MAX if hold else session.window_bytes
     recent = session.recent
@@ -111,6 +111,12 @@ def trim(session: Session) -> None:
             _drop_group(session)
     while session.recent_bytes > WINDOW_BYTES_MAX:
         _elide_oldest(session)
+
+
+def asks_by_policy(session: Session) -> bool:
+    """Whether its policy asks for summaries at all (Y1)."""
+    policy = session.policy
+    return policy is not None and (policy.summary_messages > 0 or policy.summary_bytes > 0)
 
 
 def find_cut(recent: list[Message], *, at_turns: bool, bound: bool) -> int:

@@ -9,10 +9,12 @@ the event itself.
 from __future__ import annotations
 
 from refold.core.calls import rule_intended, rule_outcome, rule_step
+from refold.core.children import rule_child
 from refold.core.dedup import rule_repeat
 from refold.core.envelope import Envelope
 from refold.core.events import (
     BranchSwitched,
+    ChildLinked,
     ContextSummarized,
     Event,
     FactRemoved,
@@ -146,6 +148,8 @@ def _rule(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected |
         return rule_summary(session, event)
     if isinstance(event, BranchSwitched):
         return _rule_switch(session, event)
+    if isinstance(event, ChildLinked):
+        return rule_child(session, event)
     if isinstance(event, SessionConfigured):
         return rule_configured(session, event)
     if isinstance(event, SessionOpened):

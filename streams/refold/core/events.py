@@ -12,6 +12,8 @@ from typing import TypeAlias
 from refold.core.progress import Progress
 from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
 from refold.core.run_events import RunEvent, TimerFired
+from refold.core.sessionevents import ChildLinked as ChildLinked
+from refold.core.sessionevents import Settings as Settings
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 
 
@@ -65,22 +67,6 @@ class MessageAppended:
         self.results = results
         self.only_results = only_results
         self.replaces = replaces
-
-
-class Settings:
-    """Window settings of SessionOpened and SessionConfigured; None keeps the present one."""
-
-    __slots__ = ("hold_for_summary", "window_bytes", "window_messages")
-
-    def __init__(
-        self,
-        window_messages: int | None = None,
-        window_bytes: int | None = None,
-        hold_for_summary: bool | None = None,
-    ) -> None:
-        self.window_messages = window_messages
-        self.window_bytes = window_bytes
-        self.hold_for_summary = hold_for_summary
 
 
 class SessionOpened:
@@ -478,6 +464,7 @@ Event: TypeAlias = (
     | FactSet
     | FactRemoved
     | BranchSwitched
+    | ChildLinked
     | ToolCallIntended
     | ToolCallApprovalRequested
     | ToolCallApproved

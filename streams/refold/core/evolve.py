@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from refold.core import reducers
 from refold.core.calls import apply_intended, apply_outcome_event, apply_step
+from refold.core.children import apply_child
 from refold.core.context import trim
 from refold.core.dedup import remember
 from refold.core.envelope import Envelope
 from refold.core.events import (
     BranchSwitched,
+    ChildLinked,
     ContextSummarized,
     Event,
     FactRemoved,
@@ -119,6 +121,8 @@ def _apply(session: Session, seq: int, time_ms: int, env: Envelope, event: Event
     elif isinstance(event, (SessionOpened, SessionConfigured)):
         apply_configured(session, seq, event)
         trim(session)
+    elif isinstance(event, ChildLinked):
+        apply_child(session, seq, event)
     elif isinstance(event, ReducerEvent):
         apply_reducer(session, event)
     elif not isinstance(event, Opaque):

@@ -20,12 +20,15 @@ S8  An encoded snapshot is at most STATE_RECORD_BYTES_MAX bytes (follows from S5
 
 from __future__ import annotations
 
+from refold.core.children import child_bytes
 from refold.core.generations import is_open
 from refold.core.ledger import is_final
 from refold.core.limits import (
     ALIASES_MAX,
     BRANCH_BYTES_MAX,
     BRANCH_MESSAGES_MAX,
+    CHILDREN_BYTES_MAX,
+    CHILDREN_MAX,
     CLOSED_CALLS_MAX,
     DEDUP_ENTRY_BYTES,
     DEDUP_EVENT_IDS_MAX,
@@ -146,6 +149,10 @@ def _bounds(session: Session) -> None:
     check(s, len(s.orphans) <= ORPHANS_MAX and s.orphans_bytes <= ORPHANS_BYTES_MAX, "S5", "orphans")
     check(s, len(s.producers) <= PRODUCERS_MAX, "S5", "producers")
     check(s, len(s.aliases) <= ALIASES_MAX and len(s.trunks) <= TRUNKS_MAX, "S5", "aliases or trunks")
+    if s.children:
+        used = sum([child_bytes(child) for child in s.children])
+        check(s, len(s.children) <= CHILDREN_MAX and used <= CHILDREN_BYTES_MAX, "S5", "children")
+        check(s, max([child.seq for child in s.children]) <= s.seq, "S1", "a child is from the future")
     check(s, len(s.trail) <= 4 * TRAIL_MAX, "S5", "the trail")
     check(
         s,

@@ -55,6 +55,7 @@ from refold.core.limits import (
     WINDOW_MESSAGES_MAX,
     WINDOW_MESSAGES_MIN,
 )
+from refold.core.policy import apply_policy, changed_policy, rule_policy
 from refold.core.reducerevents import ReducerReleased
 from refold.core.rulings import Duplicate, Parked, Rejected
 from refold.core.run_events import (
@@ -154,6 +155,7 @@ def rule_opened(session: Session, event: SessionOpened) -> Duplicate | Rejected 
         and settings.window_messages in (None, session.window_messages)
         and settings.window_bytes in (None, session.window_bytes)
         and settings.hold_for_summary in (None, session.hold_for_summary)
+        and (settings.policy is None or changed_policy(session.policy, settings.policy) == session.policy)
     )
     if same:
         return Duplicate(session.opened_seq)
@@ -180,7 +182,7 @@ def rule_configured(session: Session, event: SessionOpened) -> Rejected | None:
         )
     if size is not None and not WINDOW_BYTES_MIN <= size <= WINDOW_BYTES_MAX:
         return Rejected("bad_value", f"window_bytes must be {WINDOW_BYTES_MIN} to {WINDOW_BYTES_MAX}")
-    return None
+    return None if settings.policy is None else rule_policy(settings.policy)
 
 
 def apply_configured(session: Session, seq: int, event: SessionOpened) -> None:
@@ -195,6 +197,8 @@ def apply_configured(session: Session, seq: int, event: SessionOpened) -> None:
         session.window_bytes = settings.window_bytes
     if settings.hold_for_summary is not None:
         session.hold_for_summary = settings.hold_for_summary
+    if settings.policy is not None:
+        apply_policy(session, settings.policy)
     session.enc_settings = None
     if type(event) is not SessionConfigured:
         session.opened_seq = seq

@@ -52,11 +52,18 @@ def append_plain(
         or size > MESSAGE_INLINE_BYTES_MAX
         or session.aliases
         or session.orphans
+        or session.policy is not None
         or (actor is not None and len(actor) > _ID_MAX)
     ):
         return None
     ring = session.message_ids
     if ring and ring_find(ring, message_id) >= 0:
+        return None
+    recent = session.recent
+    bytes_now = session.recent_bytes + size
+    over = bytes_now > session.window_bytes or len(recent) >= session.window_messages
+    if over and session.hold_for_summary:
+        # The first message above the window asks for a summary (Y1).
         return None
 
     seq = session.seq = session.seq + 1
@@ -75,11 +82,10 @@ def append_plain(
         del producers[producer_id]
         producers[producer_id] = producer
     message = Message(message_id, seq, session.time_ms, role, session.head, body, size, role == "user", actor)
-    recent = session.recent
     recent.append(message)
-    bytes_now = session.recent_bytes = session.recent_bytes + size
+    session.recent_bytes = bytes_now
     held[message_id] = message
     session.head = message_id
-    if bytes_now > session.window_bytes or len(recent) > session.window_messages:
+    if over:
         trim(session)
     return message

@@ -28,6 +28,16 @@ class SessionPolicy(NamedTuple):
     summary_bytes: int = 0
 
 
+class PolicyChange(NamedTuple):
+    """What of the policy is to be another; None keeps the present value. Not judged yet."""
+
+    on_busy: str | None = None
+    ttl_ms: int | None = None
+    ttl_action: str | None = None
+    summary_messages: int | None = None
+    summary_bytes: int | None = None
+
+
 class Child(NamedTuple):
     """A session that belongs to this one. ``call``: operation id of the call it answers, None for a fork."""
 

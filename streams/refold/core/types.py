@@ -22,6 +22,7 @@ SESSION_TYPES: Final = (
     "FactSet",
     "FactRemoved",
     "BranchSwitched",
+    "ChildLinked",
 )
 MESSAGE_TYPES: Final = ("MessageAppended",)
 TOOL_TYPES: Final = (

@@ -3,6 +3,7 @@
 N1  The transaction that makes a run runnable, that leases it, that suspends it, or sends it to the review
     writes its WorkItem; the one that ends it, or deletes the session, the tombstone. A run that nobody may
     take (its session is closed, quarantined or being released) is not announced while that lasts.
+Y1  The same for the summary that an open session wants, at most one (:mod:`refold.core.wanting`).
 
 Items are compared before and after the event, as calls that wait for a person are
 (:mod:`refold.core.reviews`), so no way in or out can be forgotten. A renewal of a lease writes nothing.
@@ -13,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from refold.core.events import Event, MessageAppended
+from refold.core.events import Event, MessageAppended, SessionOpened
 from refold.core.run_events import RunStarted
 from refold.core.runstate import Run
 from refold.core.session import Session
+from refold.core.wanting import SummaryWant, summary_want
 
 WorkKind: TypeAlias = Literal["run", "summary"]
 
@@ -59,7 +61,30 @@ def work_items(session: Session) -> dict[str, WorkItem]:
     for run_id, run in session.runs.items():
         if run.is_open and (session.status == "open" or run.state != "ready"):
             found[run_id] = _of_run(session, run)
+    want = summary_want(session)
+    if want is not None:
+        found[SUMMARY_WORK] = _of_summary(session, want)
     return found
+
+
+def _of_summary(session: Session, want: SummaryWant) -> WorkItem:
+    return WorkItem(
+        "summary",
+        session.tenant,
+        session.session,
+        None,
+        None,
+        "ready",
+        want.reason,
+        None,
+        None,
+        0,
+        None,
+        None,
+        want.grown,
+        want.since_ms,
+        want.seq,
+    )
 
 
 def _of_run(session: Session, run: Run) -> WorkItem:
@@ -84,8 +109,10 @@ def _of_run(session: Session, run: Run) -> WorkItem:
 
 def may_change_work(session: Session, event: Event) -> bool:
     """False for what cannot change what ``session``, as before the event, wants done: nothing to compare."""
+    if session.policy is not None or session.hold_for_summary:
+        return True
     if not session.runs:
-        return isinstance(event, RunStarted)
+        return isinstance(event, (RunStarted, SessionOpened))
     return type(event) is not MessageAppended or bool(event.results or event.calls)
 
 

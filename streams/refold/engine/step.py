@@ -20,7 +20,7 @@ from refold.core.rulings import Accepted, Duplicate, Parked, Rejected, Ruling
 from refold.core.slots import split_key
 from refold.core.usage import UsageEvent
 from refold.core.work import work_items
-from refold.engine import made, markers, recordheaders
+from refold.engine import family, made, markers, recordheaders
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 from refold.engine.forwards import forward
@@ -169,6 +169,7 @@ def _accept(
             env.producer_id,
         )
     was = markers.before(session, event)
+    relatives = family.before(session, event) if session.children else None
     watch = watching()
     if watch is not None:
         watch.forget()
@@ -176,6 +177,10 @@ def _accept(
     effects = Effects(ruling, env.producer_id, entry, (Journal(key, value, headers),))
     if was is not None:
         effects.outputs = markers.outputs(view.topics, record.partition, key, session, ruling, event, was)
+    if relatives is not None:
+        effects.outputs += family.outputs(
+            view, key, relatives, session, ruling.seq, ruling.time_ms, env.event_id
+        )
     effects.opaque = type(event) is Opaque
     if isinstance(event, UsageEvent):
         effects.side = (UsageChange(view.usages, session.tenant, session.session, event, ruling.time_ms),)

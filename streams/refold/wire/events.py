@@ -13,6 +13,7 @@ from typing import Any, Final
 from refold.core import events as ev
 from refold.core.envelope import Envelope
 from refold.core.limits import RESULT_SUMMARY_BYTES_MAX
+from refold.core.policystate import PolicyChange
 from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
 from refold.core.types import IMPLEMENTED_TYPES
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
@@ -93,7 +94,9 @@ def _nested_message(payload: bytes) -> ev.MessageAppended:
 
 
 def _settings(r: dict[str, Any]) -> ev.Settings:
-    return ev.Settings(r["window_messages"], r["window_bytes"], r["hold_for_summary"])
+    policy = r["policy"]
+    change = None if policy is None else PolicyChange(**policy)
+    return ev.Settings(r["window_messages"], r["window_bytes"], r["hold_for_summary"], change)
 
 
 def _outcome(r: dict[str, Any], env: Envelope) -> dict[str, Any]:
@@ -134,6 +137,7 @@ _DECODERS: Final[dict[str, Decoder]] = {
     "FactSet": lambda r, _: ev.FactSet(r["name"], r["value"]),
     "FactRemoved": lambda r, _: ev.FactRemoved(r["name"]),
     "BranchSwitched": lambda r, _: ev.BranchSwitched(r["head_message_id"]),
+    "ChildLinked": lambda r, _: ev.ChildLinked(r["session"], r["kind"], r["call"]),
     "ToolCallIntended": lambda r, _: ev.ToolCallIntended(
         r["operation_id"],
         r["tool"],

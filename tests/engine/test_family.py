@@ -1,0 +1,104 @@
+"""Closing and deleting follow the link to children (Y4): in the parent's effects, on the child's partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.test_step import KEY, PARTITION, SLOTS, View, record
+from engine.traffic import TENANT
+from refold.core.envelope import Envelope
+from refold.core.rulings import Accepted, Duplicate
+from refold.core.slots import make_key
+from refold.engine.step import Effects, step
+from refold.wire.envelope import decode_envelope, encode_envelope
+from refold.wire.events import event_payload
+
+CHILDREN = [f"child-{at}" for at in range(6)]
+
+
+class Parent:
+    """One parent session, its records at offsets of their own; ``sent``: what went to inboxes."""
+
+    def __init__(self, **configured: Any) -> None:
+        self.view = View()
+        self.offset = 0
+        self.sent: list[tuple[int, Envelope]] = []
+        if configured:
+            self.put("SessionOpened", configured)
+        for name in CHILDREN:
+            self.put("ChildLinked", {"session": name, "kind": "child", "call": f"op-{name}"})
+        self.put("ChildLinked", {"session": "fork-1", "kind": "fork", "call": None})
+
+    def put(self, kind: str | None, fields: dict[str, Any], append_ms: int | None = None) -> Effects:
+        self.offset += 1
+        value = None
+        if kind is not None:
+            env = Envelope(f"e{self.offset}", TENANT, "s1", kind, payload=event_payload(kind, fields))
+            value = encode_envelope(env)
+        changes = {} if append_ms is None else {"append_ms": append_ms}
+        effects = step(self.view, record(value, self.offset, **changes))
+        self.sent += [
+            (out.partition, decode_envelope(out.value))
+            for out in effects.outputs
+            if out.topic == self.view.topics.inbox and out.value is not None
+        ]
+        assert all(out.session == KEY for out in effects.outputs)
+        return effects
+
+
+def test_closing_and_deleting_reach_every_child_and_no_fork() -> None:
+    parent = Parent()
+    assert isinstance(parent.put("SessionClosed", {"reason": "done"}).ruling, Accepted)
+    assert [(env.session, env.type) for _, env in parent.sent] == [(c, "SessionClosed") for c in CHILDREN]
+    assert {where for where, _ in parent.sent} != {PARTITION}
+    for where, env in parent.sent:
+        assert where == SLOTS.partition(make_key(TENANT, env.session))
+        assert env.event_id.startswith("link/8/")
+        assert env.causation_id == "e8"
+    parent.sent.clear()
+    assert isinstance(parent.put("SessionClosed", {}).ruling, Duplicate)
+    assert parent.sent == []
+    parent.put("SessionReopened", {})
+    assert parent.sent == []
+    parent.put(None, {})
+    assert [(env.session, env.type) for _, env in parent.sent] == [(c, "SessionDeleted") for c in CHILDREN]
+
+
+def test_the_same_event_makes_the_same_bytes() -> None:
+    """Folded anew after an aborted transaction, it is one event to the child."""
+    first, again = Parent(), Parent()
+    made = [one.put("SessionDeleted", {}).outputs for one in (first, again)]
+    assert made[0] == made[1]
+    assert len(made[0]) == len(CHILDREN)
+
+
+def test_a_child_takes_it_once() -> None:
+    parent = Parent()
+    parent.put("SessionClosed", {})
+    where, env = parent.sent[0]
+    key = make_key(TENANT, env.session)
+    rulings = [
+        step(parent.view, record(encode_envelope(env), at, key=key, partition=where)).ruling for at in (1, 2)
+    ]
+    assert isinstance(rulings[0], Accepted)
+    assert isinstance(rulings[1], Duplicate)
+    assert parent.view.entries[key].session.status == "closed"
+
+
+def test_the_end_of_the_idle_time_is_followed_too() -> None:
+    """By what the policy says: closed, or deleted."""
+    for action, kind in (("close", "SessionClosed"), ("delete", "SessionDeleted")):
+        parent = Parent(policy={"ttl_ms": 1_000, "ttl_action": action})
+        assert parent.sent == []
+        deadline = parent.view.entries[KEY].session.timer_ms
+        early = parent.put("TimerFired", {"deadline_ms": deadline}, append_ms=deadline - 500)
+        assert isinstance(early.ruling, Duplicate)
+        parent.put("TimerFired", {"deadline_ms": deadline}, append_ms=deadline + 5_000)
+        assert [env.type for _, env in parent.sent] == [kind] * len(CHILDREN)
+
+
+def test_other_events_say_nothing_to_children() -> None:
+    parent = Parent()
+    for kind, fields in (("FactSet", {"name": "a", "value": "1"}), ("SessionReopened", {})):
+        parent.put(kind, fields)
+    assert parent.sent == []
