@@ -31,6 +31,8 @@ class Parameters:
     outcomes_only: bool = False
     #: Restores are hot first (rules H); ``None``: drawn in a swarm, off otherwise.
     hot_first: bool | None = None
+    #: Usage is recorded besides (rules W). Off, so that recorded seeds stay what they are.
+    usage: bool = False
 
     def banner(self) -> str:
         return (

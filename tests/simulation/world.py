@@ -30,6 +30,7 @@ from .parameters import Parameters, Result
 from .runs import RunChecker, RunWorkload
 from .seeds import Seeds, child
 from .trouble import PlannedTrouble
+from .usage import UsageChecker, UsageWorkload
 from .worker import PREFIX, SESSION_TIMEOUT_MS, Worker
 from .workload import Sent, Workload
 
@@ -164,12 +165,15 @@ class World:
         self.struck: Counter[str] = Counter()
         self.happened: Counter[str] = Counter()
         self.runs = RunChecker(self.report, self.topics, self.fold, self.happened)
+        self.usage = UsageChecker(self.report, self.topics, self.happened)
         self.workload = Workload(self.seeds.workload, parameters.partitions, sessions)
         self.sent = 0
         self._chance = child(parameters.seed, "generations")
         self._generations = GenerationWorkload(self._chance, self.broker, self.topics)
         self._agents = child(parameters.seed, "runs")
         self._runs = RunWorkload(self._agents, self.broker, self.topics, self.fold)
+        self._metered = child(parameters.seed, "usage")
+        self._usage = UsageWorkload(self._metered, self.broker, self.topics)
         self.scenario = scenario
         self.workers = [self._worker(number) for number in range(parameters.workers)]
         self._hung: list[tuple[int, str, int, int]] = []
@@ -228,6 +232,8 @@ class World:
         else:
             self.kernel.after(0, self._send_generations)
             self.kernel.after(0, self._send_runs)
+            if self.parameters.usage:
+                self.kernel.after(0, self._send_usage)
         self.kernel.after(0, self._send)
         self.kernel.after(FAULT_US, self._timed_faults)
         while self.kernel.steps < self.parameters.ticks and self._step():
@@ -359,6 +365,7 @@ class World:
         self.fold.on_decided(decision)
         self.generations.on_decided(decision)
         self.runs.on_decided(decision)
+        self.usage.on_decided(decision)
         self.once.on_decided(decision)
 
     def partition_live(self, worker: Worker, partition: int, offset: int, *, filled: bool) -> None:
@@ -381,6 +388,7 @@ class World:
         self.store.on_live(worker.instance, partition, offset, worker.database(partition))
         self.generations.on_live(worker.instance, partition, worker.database(partition))
         self.runs.on_live(worker.instance, partition, worker.database(partition))
+        self.usage.on_live(worker.instance, partition, worker.database(partition))
 
     def partition_served(self, worker: Worker, partition: int, offset: int) -> None:
         if worker.consumer is None or not worker.consumer.still_given(partition):
@@ -388,6 +396,7 @@ class World:
         self.store.on_served(worker.instance, partition, offset, worker.database(partition))
         self.generations.on_live(worker.instance, partition, worker.database(partition))
         self.runs.on_live(worker.instance, partition, worker.database(partition))
+        self.usage.on_live(worker.instance, partition, worker.database(partition))
 
     def exited(self, worker: Worker, process: Process, error: BaseException | None) -> None:
         """On the worker's main thread: it has come to its end by itself."""
@@ -617,6 +626,11 @@ class World:
         if self._faults_on:
             self._runs.step()
             self.kernel.after(self._agents.randrange(4 * self.parameters.pause_us), self._send_runs)
+
+    def _send_usage(self) -> None:
+        if self._faults_on and self.sent < self.parameters.events:
+            self._usage.step()
+            self.kernel.after(self._metered.randrange(self.parameters.pause_us), self._send_usage)
 
     def _send_one(self) -> None:
         record = self.workload.next()
