@@ -175,7 +175,8 @@ class Handlers:
             raise Problem("bad_request", f"window: one of {', '.join(WINDOWS)} is needed")
         now_ms = _number(request, "at_ms", time.time_ns() // 1_000_000, 0, OFFSET_MAX)
         try:
-            rows, restoring = await self._view.usage(tenant, subject, model)
+            with self._waiting():
+                rows, restoring = await self._view.usage(tenant, subject, model)
         except UnicodeEncodeError:
             raise Problem("bad_request", "tenant, subject and model must be valid UTF-8") from None
         body = usage_json(now_ms, rows, restoring, WINDOWS if window is None else (window,))
