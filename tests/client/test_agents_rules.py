@@ -170,7 +170,7 @@ def test_a_brief_holds_what_is_valid_and_nothing_else() -> None:
         row("pending", step_id="later"),
     ]
     current = CurrentStep("outline", 2, {"sources": ["a", "b"]})
-    brief = make_brief("reporter", None, {"topic": "tides"}, rows, current)
+    brief = make_brief("reporter", {"topic": "tides"}, rows, current)
     assert [step.step_id for step in brief.steps] == ["research"]
     assert brief.text == (
         'Task of reporter: {"topic":"tides"}\nDone so far:\n- research: three sources\n'
@@ -181,7 +181,7 @@ def test_a_brief_holds_what_is_valid_and_nothing_else() -> None:
 
 def test_a_brief_is_bounded() -> None:
     rows = [row("completed", step_id=f"s{n}", summary="é" * 250) for n in range(64)]
-    text = make_brief("a", "t", None, rows, CurrentStep("x", 1, {"big": "y" * 100_000})).text
+    text = make_brief("a", "t", rows, CurrentStep("x", 1, {"big": "y" * 100_000})).text
     assert len(text.encode()) <= BRIEF_BYTES_MAX
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -25,8 +26,9 @@ from refold.client.agents import (
 from refold.client.agents.limits import REPLAY_GRACE_S
 from refold.client.agents.points import POINTS
 from refold.client.agents.rows import RunRow, find_run
+from refold.client.agents.serving import Server
 from refold.client.tools import NOT_DONE, Done, LookupAnswer, NotDone, ToolCall
-from refold.errors import UsageError
+from refold.errors import PermissionDenied, TransientError, UsageError
 from refold.testing.agents import MemoryProcess, fire_timers
 
 #: Far more than anything here takes.
@@ -784,3 +786,205 @@ async def test_a_step_that_shows_no_life_goes_to_another_process(world: World) -
             assert await handle_of(world, handle).result(PATIENCE_S) == "after"
     assert world.attempts("long") == [1, 2]
     assert (world.log.state.runs[handle.id].version, first.server.running) == ("1", 0)
+
+
+# --- what a body must not do, and what may go wrong around it ---------------------------------------------
+
+
+async def test_steps_do_not_nest(world: World) -> None:
+    """Goal: a step inside of a step would be missing when the outer one is replayed: it is refused."""
+    agent = Agent("nested", version="1")
+
+    @agent.run
+    async def body(run: Run) -> StepResult:
+        async def outer() -> Any:
+            return (await run.step("inner", lambda: 1)).value
+
+        return await run.step("outer", outer)
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        with pytest.raises(RunInReview, match="steps do not nest"):
+            await handle.result(PATIENCE_S)
+
+
+async def test_what_runs_beside_a_failed_step_is_recorded_first(world: World) -> None:
+    """Goal: a failure for good takes the run from this process, not what its other steps have done."""
+    agent = Agent("wide", version="1")
+    gate = asyncio.Event()
+    mended = False
+
+    async def slow() -> str:
+        world.ran["slow"] += 1
+        await gate.wait()
+        return "slow"
+
+    async def fails() -> str:
+        if not mended:
+            asyncio.get_running_loop().call_later(0.05, gate.set)
+            raise NonRetryable("no")
+        return "mended"
+
+    @agent.run
+    async def body(run: Run) -> list[Any]:
+        return list(await asyncio.gather(run.step("slow", slow), run.step("fails", fails)))
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        with pytest.raises(RunInReview):
+            await handle.result(PATIENCE_S)
+        mended = True
+        await handle.retry()
+        assert await handle.result(PATIENCE_S) == ["slow", "mended"]
+    assert world.ran["slow"] == 1
+
+
+async def test_two_that_fail_for_good_do_not_wait_for_each_other(world: World) -> None:
+    agent = Agent("wide", version="1")
+
+    async def fails() -> str:
+        raise NonRetryable("no")
+
+    @agent.run
+    async def body(run: Run) -> list[Any]:
+        return list(await asyncio.gather(run.step("a", fails), run.step("b", fails)))
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        with pytest.raises(RunInReview):
+            await handle.result(PATIENCE_S)
+        await world.until(lambda: process.server.running == 0)
+
+
+async def test_a_body_in_a_thread_keeps_its_run(world: World) -> None:
+    """Goal: what cannot be cancelled is not given back: another process would run the step beside it."""
+    gate = threading.Event()
+    agent = Agent("threads", version="1", lease=60.0)
+
+    def stuck() -> str:
+        world.ran["stuck"] += 1
+        if world.ran["stuck"] == 1:
+            gate.wait(PATIENCE_S)
+        return "done"
+
+    @agent.run
+    async def body(run: Run) -> StepResult:
+        return await run.step("stuck", stuck)
+
+    async with world.process(agent, drain_s=0.01) as first:
+        handle = await first.start()
+        await world.until(lambda: world.ran["stuck"] == 1)
+        first.stop.set()
+        assert await asyncio.wait_for(first.task, PATIENCE_S) == "cut_short"  # type: ignore[arg-type]
+    assert world.row(handle).state == "leased"
+    assert "RunReleased" not in world.log.types
+    gate.set()
+    world.lease_over()
+    async with world.process(agent):
+        assert await handle.result(PATIENCE_S) == "done"
+
+
+async def test_where_nothing_answers_the_run_is_left_and_not_failed(world: World) -> None:
+    """Goal: a body that cannot reach Kafka between two steps is no fault of the body."""
+    agent = Agent("cut-off", version="1", lease=60.0)
+
+    @agent.run
+    async def body(run: Run) -> str:
+        world.ran["body"] += 1
+        if world.ran["body"] == 1:
+            raise TransientError("nothing answers")
+        return "done"
+
+    async with world.process(agent, name="p-first") as first:
+        handle = await first.start()
+        await world.until(lambda: world.ran["body"] == 1 and first.server.running == 0)
+        assert world.row(handle).state == "leased"
+        world.lease_over()
+        assert await handle.result(PATIENCE_S) == "done"
+
+
+async def test_a_step_says_that_it_is_alive(world: World) -> None:
+    """Goal: heartbeats are events, a few per heartbeat time however often the step asks for them."""
+    agent = Agent("alive", version="1", lease=60.0, step_heartbeat=1.0)
+
+    async def long(step: Step) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            while (said := world.log.types.count("StepHeartbeat")) < 2:
+                step.heartbeat()
+                step.check()
+                await asyncio.sleep(0.01)
+        return said
+
+    @agent.run
+    async def body(run: Run) -> StepResult:
+        return await run.step("long", long)
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        assert await handle.result(PATIENCE_S) == 2
+
+
+async def test_a_time_out_is_a_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.client.agents.stepping.RETRY_PAUSE_S", 0.001)
+    agent = Agent("slow", version="1")
+
+    async def slow() -> str:
+        world.ran["slow"] += 1
+        if world.ran["slow"] == 1:
+            await asyncio.Event().wait()
+        return "done"
+
+    @agent.run
+    async def body(run: Run) -> StepResult:
+        return await run.step("slow", slow, timeout=0.01)
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        assert await handle.result(PATIENCE_S) == "done"
+    assert world.attempts("slow") == [1, 2]
+
+
+async def test_more_steps_than_a_run_holds_end_it(world: World) -> None:
+    """Goal: there is no room for the failed step that would send it to the review either."""
+    agent = Agent("endless", version="1")
+
+    @agent.run
+    async def body(run: Run) -> None:
+        while True:
+            await run.step("again", lambda: 1)
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        with pytest.raises(RunFailed, match="64 steps"):
+            await handle.result(PATIENCE_S)
+
+
+async def test_an_agent_that_cannot_hear_of_runs_says_so() -> None:
+    """Goal: no right to read the topic ends serving with that error, and not in silence."""
+
+    class Deaf:
+        async def work(self) -> AsyncGenerator[Any, None]:
+            raise PermissionDenied("no right to read")
+            yield
+
+        def session(self, tenant: str, session: str) -> Any:
+            raise AssertionError
+
+    agent = Agent("deaf", version="1")
+    with pytest.raises(PermissionDenied, match="no right to read"):
+        await Server(agent, Deaf(), "p", 1).serve(asyncio.Event(), 1.0)
+
+
+def test_what_an_agent_is_declared_with_is_checked() -> None:
+    with pytest.raises(UsageError, match=r"lease=0\.1"):
+        Agent("a", version="1", lease=0.1)
+    with pytest.raises(UsageError, match="a list of at most"):
+        Agent("a", version="1", accepts="2")
+    with pytest.raises(UsageError, match="version has 1 to 128 bytes"):
+        Agent("a", version="")
+    agent = Agent("a", version="1")
+    with pytest.raises(UsageError, match="no body"):
+        _ = agent.body
+    agent.run(lambda run: asyncio.sleep(0))
+    with pytest.raises(UsageError, match="a body already"):
+        agent.run(lambda run: asyncio.sleep(0))

@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
+from refold.client.agents.declared import check_heartbeat, check_lease, check_names
 from refold.client.agents.limits import (
     CONCURRENCY_DEFAULT,
     CONCURRENCY_MAX,
     DRAIN_S_DEFAULT,
     LEASE_S_DEFAULT,
-    LEASE_S_MAX,
-    LEASE_S_MIN,
     RETRIES_MAX,
     STEP_HEARTBEAT_S_DEFAULT,
-    STEP_HEARTBEAT_S_MAX,
-    STEP_HEARTBEAT_S_MIN,
 )
 from refold.client.agents.starting import start
 from refold.client.agents.worksource import ClientSource, process_name
@@ -24,13 +21,12 @@ from refold.client.generations.registry import Answer, Generators, Lookup, Mode
 from refold.client.tools.declare import Tool
 from refold.client.tools.declare import tool as declare_tool
 from refold.client.tools.lease import LEASE_S_DEFAULT as TOOL_LEASE_S
-from refold.core.limits import RUN_ACCEPTS_MAX, RUN_NAME_BYTES_MAX
 from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.client.agents.handle import RunHandle
+    from refold.client.agents.holding import Outcome
     from refold.client.agents.run import Run
-    from refold.client.agents.serving import Outcome
     from refold.client.client import Refold
     from refold.client.session import Session
 
@@ -54,22 +50,12 @@ class Agent:
         lease: float = LEASE_S_DEFAULT,
         step_heartbeat: float = STEP_HEARTBEAT_S_DEFAULT,
     ) -> None:
-        if isinstance(accepts, str) or len(accepts) > RUN_ACCEPTS_MAX:
-            raise UsageError(f"accepts={accepts!r}: a list of at most {RUN_ACCEPTS_MAX} versions")
-        for what, text in (("name", name), ("version", version), *(("accepts", text) for text in accepts)):
-            if not 1 <= len(text.encode("utf-8", "replace")) <= RUN_NAME_BYTES_MAX:
-                raise UsageError(f"an agent's {what} has 1 to {RUN_NAME_BYTES_MAX} bytes, not {text[:40]!r}")
-        if not LEASE_S_MIN <= lease <= LEASE_S_MAX:
-            raise UsageError(f"lease={lease!r}: {LEASE_S_MIN:g} to {LEASE_S_MAX:g} seconds")
-        if not STEP_HEARTBEAT_S_MIN <= step_heartbeat <= STEP_HEARTBEAT_S_MAX:
-            raise UsageError(
-                f"step_heartbeat={step_heartbeat!r}: {STEP_HEARTBEAT_S_MIN:g} to {STEP_HEARTBEAT_S_MAX:g} s"
-            )
+        check_names(name, version, accepts)
         self.name = name
         self.version = version
         self.accepts = tuple(accepts)
-        self.lease_s = float(lease)
-        self.step_heartbeat_s = float(step_heartbeat)
+        self.lease_s = check_lease(lease)
+        self.step_heartbeat_s = check_heartbeat(step_heartbeat)
         #: A dead process's calls can be looked after when its run is taken over.
         self.tool_lease_s = min(TOOL_LEASE_S, self.lease_s)
         self.tools: list[Tool] = []
@@ -147,8 +133,7 @@ class Agent:
 
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise UsageError(f"concurrency={concurrency!r}: 1 to {CONCURRENCY_MAX}")
-        if self.body is None:
-            raise UsageError("an agent needs a body")
+        _ = self.body
         for register in self._generators:
             register(rf.generators)
         server = Server(self, ClientSource(rf), process_name(rf), concurrency)

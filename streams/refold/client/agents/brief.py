@@ -43,11 +43,9 @@ class Brief:
         return self.text
 
 
-def make_brief(
-    agent: str, title: str | None, task: Any, rows: Iterable[StepRow], current: CurrentStep | None
-) -> Brief:
+def make_brief(agent: str, task: Any, rows: Iterable[StepRow], current: CurrentStep | None) -> Brief:
     done = tuple(BriefStep(row.step_id, row.summary or "") for row in rows if row.valid)
-    lines = [f"Task of {agent}: {title or short(task, BRIEF_INPUT_BYTES_MAX)}"]
+    lines = [f"Task of {agent}: {short(task, BRIEF_INPUT_BYTES_MAX)}"]
     lines += ["Done so far:"] if done else ["Nothing is done yet."]
     lines += [f"- {step.step_id}: {step.summary}" if step.summary else f"- {step.step_id}" for step in done]
     if current is not None:

@@ -8,6 +8,7 @@ a new generation, asked with temperature 0. Both stand in the journal, in ``Gene
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from refold.client.agents.current import RERUN_TEMPERATURE
 from refold.client.agents.handles import Given
 from refold.client.agents.limits import LEASE_S_DEFAULT
 from refold.client.agents.outcomes import NonRetryable
-from refold.client.agents.stepping import Attempt, StepSpec
+from refold.client.agents.specs import Attempt, StepSpec
 from refold.client.generations.ids import generation_id
 from refold.client.generations.limits import LEASE_S_DEFAULT as GENERATION_LEASE_S
 from refold.client.generations.places import row_of
@@ -25,9 +26,14 @@ from refold.client.generations.terms import terms_of
 from refold.errors import RefoldError
 
 if TYPE_CHECKING:
+    from refold.client.agents.beats import Beats
     from refold.client.agents.execution import Execution
+    from refold.client.generations.generation import Generation, Outcome
     from refold.client.generations.registry import Answer as Generator
     from refold.client.session import Session
+
+#: How often it is looked whether a generation of this process has gone on.
+PRODUCED_LOOK_S: Final = 1.0
 
 #: Of the run's lease: a generation whose process died can be gone on with before its run is taken over.
 GENERATION_LEASE_SHARE: Final = 0.5
@@ -97,17 +103,33 @@ async def _generate(
         reply_to=given_reply,
         lease=generation_lease_s(execution.agent.lease_s),
     )
-    if not handle.recording:
-        # Another process generates it, or did: whoever runs the step shows that it goes on.
-        async with aclosing(handle.follow().events(None)) as frames:
-            async for _ in frames:
-                attempt.beats.beat()
-    outcome = await handle.result()
+    outcome = await _ended(handle, attempt.beats)
     if outcome.state == "failed":
         raise GenerationFailed(f"generation {handle.id} failed: {outcome.error}", outcome.error or "failed")
     if outcome.message_id is None:
         raise NonRetryable(f"generation {handle.id} ended without a message", code="no_message")
     return await answer_value(session, handle.id, outcome.seq)
+
+
+async def _ended(handle: Generation, beats: Beats) -> Outcome:
+    """Its end. Every piece of text is a sign of life, whichever process produces it."""
+    if not handle.recording:
+        async with aclosing(handle.follow().events(None)) as frames:
+            async for frame in frames:
+                if frame is not None:
+                    beats.beat()
+        return await handle.result()
+    ending = asyncio.create_task(handle.result())
+    produced = handle.produced
+    try:
+        while not ending.done():
+            await asyncio.wait({ending}, timeout=PRODUCED_LOOK_S)
+            if handle.produced != produced:
+                produced = handle.produced
+                beats.beat()
+        return ending.result()
+    finally:
+        ending.cancel()
 
 
 async def _pinned(execution: Execution, generation: str) -> tuple[Any, str | None] | None:

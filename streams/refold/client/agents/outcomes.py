@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from refold.errors import RefoldError
 
-Leave: TypeAlias = Literal["suspended", "draining", "review", "lost", "stopped", "unavailable"]
+Leave: TypeAlias = Literal["suspended", "draining", "review", "lost", "unavailable"]
 
 
 class NonRetryable(Exception):
@@ -66,8 +66,8 @@ class StaleStep(RefoldError):
 
 
 class RunLeft(BaseException):
-    """This process leaves the run. ``why``: suspended (it waits for approvals), draining, review, stopped,
-    lost (the lease is over or another process has it), unavailable (nothing answers)."""
+    """This process leaves the run. ``why``: suspended (it waits for approvals), draining, review, lost
+    (the lease is over, the run is another process's, or over), unavailable (nothing answers)."""
 
     def __init__(self, why: Leave, text: str) -> None:
         super().__init__(text)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from refold.client.agents.answers import Answer, Calls
 from refold.client.agents.brief import Brief, make_brief
-from refold.client.agents.current import Step, input_names, wants_step
-from refold.client.agents.effects import StepBody, run_call
+from refold.client.agents.declared import check_heartbeat
+from refold.client.agents.functions import function_step
 from refold.client.agents.handles import StepResult, given
 from refold.client.agents.limits import (
     RETRIES_MAX,
-    STEP_HEARTBEAT_S_MAX,
-    STEP_HEARTBEAT_S_MIN,
 )
 from refold.client.agents.models import model_step
 from refold.client.agents.plans import PlannedStep, planned_steps, set_plan
-from refold.client.agents.stepping import Attempt, StepSpec
 from refold.client.agents.toolcalls import tools_step
-from refold.client.tools.bodies import in_thread
-from refold.client.tools.declare import Approval, LookupFunction, Tool, check_effect
+from refold.client.tools.declare import Approval, LookupFunction
 from refold.client.tools.outcomes import Effect
-from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.client.agents.execution import Execution
@@ -38,10 +32,6 @@ class Run:
         self._execution = execution
         #: As given to ``agent.start``; ``None`` without one.
         self.input = task
-
-    @classmethod
-    async def make(cls, execution: Execution) -> Run:
-        return cls(execution, await execution.outputs.input(execution.row))
 
     def __repr__(self) -> str:
         return f"Run({self.id} of {self.session!r})"
@@ -104,46 +94,11 @@ class Run:
         ``heartbeat``: seconds without a sign of life after which it counts as stuck. ``summary``: for the
         brief, default the beginning of the output.
         """
-        if not 0 <= retries <= RETRIES_MAX:
-            raise UsageError(f"retries={retries!r}: 0 to {RETRIES_MAX}, then a person decides")
-        tool = function if isinstance(function, Tool) else None
-        declared = check_effect(name, effect if tool is None else tool.effect)
-        parameter = None if tool is not None else wants_step(function)
-        names = input_names(function if tool is None else tool.function, len(inputs), parameter)
-        made = given(names, inputs)
-
-        async def plainly(attempt: Attempt) -> Any:
-            key = f"{self.id}/{attempt.step_id}/{attempt.number}"
-            return await self._call(function, parameter, made.values, attempt, key)
-
-        async def by_ledger(attempt: Attempt) -> Any:
-            async def body(key: str, check: Callable[[], None]) -> Any:
-                check()
-                return await self._call(function, parameter, made.values, attempt, key)
-
-            run = self._execution
-            return await run_call(
-                self.session, self.id, attempt.step_id,
-                tool or StepBody(
-                    name, body, effect=declared, lookup=lookup, approval=approval, timeout=timeout
-                ),
-                made.named(),
-                lease_s=run.agent.tool_lease_s,
-                since_seq=int(run.row.data["started_seq"]),
-                again=attempt.resumed or attempt.rerun,
-            )  # fmt: skip
-
-        ledger = tool is not None or declared != "none" or approval is not False
-        spec = StepSpec(
-            name,
-            made,
-            by_ledger if ledger else plainly,
-            effect=declared,
-            rerunnable=rerunnable,
-            retries=retries,
-            heartbeat_s=self._heartbeat(heartbeat),
-            summary=summary,
-        )
+        spec = function_step(
+            self._execution, self.brief, name, function, inputs,
+            effect=effect, lookup=lookup, approval=approval, timeout=timeout, retries=retries,
+            rerunnable=rerunnable, heartbeat_s=self._heartbeat(heartbeat), summary=summary,
+        )  # fmt: skip
         return await self._execution.stepping.perform(spec)
 
     async def model(
@@ -185,41 +140,8 @@ class Run:
     def brief(self) -> Brief:
         """Summaries of the valid completed steps, and the input of the step that began last."""
         run = self._execution
-        return make_brief(
-            run.agent.name, run.row.data.get("title"), self.input, run.rows.values(), run.stepping.current
-        )
+        return make_brief(run.agent.name, self.input, run.rows.values(), run.stepping.current)
 
     def _heartbeat(self, seconds: float | None) -> float:
         chosen = self._execution.agent.step_heartbeat_s if seconds is None else seconds
-        if not STEP_HEARTBEAT_S_MIN <= chosen <= STEP_HEARTBEAT_S_MAX:
-            raise UsageError(
-                f"heartbeat={chosen!r}: {STEP_HEARTBEAT_S_MIN:g} to {STEP_HEARTBEAT_S_MAX:g} seconds"
-            )
-        return chosen
-
-    async def _call(
-        self,
-        function: Callable[..., Any],
-        parameter: str | None,
-        values: Sequence[Any],
-        attempt: Attempt,
-        key: str,
-    ) -> Any:
-        run = self._execution
-        more: dict[str, Any] = {}
-        if parameter is not None:
-            more[parameter] = Step(
-                self.session, self.id, attempt.step_id, attempt.number,
-                rerun=attempt.rerun, key=key, check=run.look, beat=attempt.beats.beat, brief=self.brief,
-            )  # fmt: skip
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        ):
-            return await function(*values, **more)
-
-        def threaded() -> Any:
-            with run.in_thread():
-                return function(*values, **more)
-
-        made = await in_thread(threaded)
-        return await made if inspect.isawaitable(made) else made
+        return check_heartbeat(chosen)

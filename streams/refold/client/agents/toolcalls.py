@@ -10,7 +10,7 @@ from refold.client.agents.answers import Answer, Calls
 from refold.client.agents.beats import Beats
 from refold.client.agents.handles import StepResult, given
 from refold.client.agents.limits import BEATS_PER_HEARTBEAT
-from refold.client.agents.stepping import Attempt, StepSpec
+from refold.client.agents.specs import Attempt, StepSpec
 from refold.client.tools.declare import Tool
 from refold.client.tools.outcomes import EFFECTS, Effect
 from refold.client.tools.providers import read_calls

@@ -101,6 +101,11 @@ class Generation:
         return self._recording is not None
 
     @property
+    def produced(self) -> int:
+        """Batches that are durable, where this process generates; else 0."""
+        return 0 if self._recording is None else self._recording.produced
+
+    @property
     def stopped(self) -> bool:
         """Whether a stop has come: ``record`` ends by itself then."""
         return self._recording is not None and self._recording.stopped.is_set()
