@@ -1,4 +1,4 @@
-"""Closing and deleting follow the link to children (Y4): in the parent's effects, on the child's partition."""
+"""Closing and deleting follow the link to children (Y4): in the parent's effects, on the partition of each."""
 
 from __future__ import annotations
 

@@ -43,12 +43,18 @@ class Context:
         return messages
 
 
-def render(view: SnapshotView, data: Mapping[str, Any], format: ContextFormat) -> Context:  # noqa: A002
-    """``data``: the snapshot's public part, completed. Raises UsageError for an unknown format."""
+def render(
+    view: SnapshotView,
+    data: Mapping[str, Any],
+    format: ContextFormat,  # noqa: A002
+    agent: str | None = None,
+) -> Context:
+    """``data``: the snapshot's public part, completed; ``agent``: who is to see it. Raises UsageError for an
+    unknown format."""
     context = data["context"]
     return Context(
         format=format,
-        request=render_format(data, format),
+        request=render_format(data, format, view=agent),
         seq=view.seq,
         stale=view.stale,
         complete=bool(context["complete"]),

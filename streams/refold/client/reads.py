@@ -100,20 +100,23 @@ class SessionReads:
         timeout: float | None = None,
         load_blobs: bool = False,
         stale: bool = False,
+        view: str | None = None,
     ) -> Context:
         """What to send to a model: system messages, the summary where it applies, the newest messages.
 
         Always a transcript the provider accepts; calls without a result are shown as unresolved. Content that
         the state leaves out (one message too large for it; the beginning of a path that was edited far back)
         is read from the journal. ``load_blobs``: also fetch content kept in the blob store, and check it.
+        ``view``: an agent's name (the id of its actor): its own words and calls are the assistant's, other
+        agents' words the user's, with their names; not for ``raw``.
 
         Raises NotFound for a session that does not exist, and as :meth:`state`.
         """
-        view = await self.state(min_seq=min_seq, timeout=timeout, stale=stale)
-        if view is None:
+        found = await self.state(min_seq=min_seq, timeout=timeout, stale=stale)
+        if found is None:
             raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
-        data = await complete(self._connection, view, self._all_events, load_blobs=load_blobs)
-        return render(view, data, format)
+        data = await complete(self._connection, found, self._all_events, load_blobs=load_blobs)
+        return render(found, data, format, view)
 
     async def events(self, after: int = 0, limit: int | None = None) -> AsyncGenerator[SessionEvent, None]:
         """Accepted events with ``seq > after`` in order, from the journal; nothing for an unknown session.

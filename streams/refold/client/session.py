@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from refold.client.children import SessionChildren
 from refold.client.connection import Connection
+from refold.client.facts import Facts
 from refold.client.generations.session_generations import SessionGenerations
 from refold.client.publishing import Publisher
 from refold.client.reads import SessionReads
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from refold.client.generations.service import Generations
 
 
-class Session(RunWrites, SessionReads, SessionTools, SessionGenerations):
+class Session(RunWrites, SessionReads, SessionChildren, SessionTools, SessionGenerations):
     """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of
     one client share its send queue and what it saw accepted."""
 
@@ -37,6 +39,14 @@ class Session(RunWrites, SessionReads, SessionTools, SessionGenerations):
     def usage(self, subject: str, model: str) -> Usage:
         """As ``rf.usage``; what is recorded goes to this session."""
         return Usage(self, subject, model)
+
+    def sibling(self, session: str) -> Session:
+        return Session(self._connection, self.tenant, session, self._generations)
+
+    @property
+    def facts(self) -> Facts:
+        """Named facts, read and written one by one."""
+        return Facts(self)
 
     @property
     def publisher(self) -> Publisher:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from refold.client.reduced import ReducedPart, plain_part
+from refold.formats.views import actors
 from refold.wire.snapshot import decode_snapshot
 
 #: States of a tool row that no event changes any more.
@@ -118,6 +119,12 @@ class SnapshotView:
         """What the session does when it is busy, idle or long; ``None``: the defaults."""
         policy: Mapping[str, Any] | None = self.data["policy"]
         return policy
+
+    @cached_property
+    def actors(self) -> list[str]:
+        """Names that stand on the messages held on the active path, in the order they first spoke: what
+        ``context(view=…)`` takes."""
+        return actors(self.data)
 
     @property
     def children(self) -> list[Mapping[str, Any]]:

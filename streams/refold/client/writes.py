@@ -159,9 +159,10 @@ class SessionWrites:
         window_messages: int | None = None,
         window_bytes: int | None = None,
         hold_for_summary: bool | None = None,
+        policy: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Receipt:
-        """Begin the session explicitly; any first event begins it implicitly."""
+        """Begin the session explicitly; any first event begins it implicitly. ``policy``: see ``configure``."""
         pinned = {} if config is None else _pin(config, "config_json", "config_digest")
         payload = {
             "agent": agent,
@@ -169,6 +170,7 @@ class SessionWrites:
             "window_messages": window_messages,
             "window_bytes": window_bytes,
             "hold_for_summary": hold_for_summary,
+            "policy": policy,
             **pinned,
         }
         return await self.publish("SessionOpened", payload, **options)
@@ -180,14 +182,20 @@ class SessionWrites:
         window_messages: int | None = None,
         window_bytes: int | None = None,
         hold_for_summary: bool | None = None,
+        policy: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Receipt:
-        """Pin a generation configuration (any JSON object), change the window settings, or both."""
+        """Pin a generation configuration (any JSON object), change the window settings, the policy, or all.
+
+        ``policy``: what the session does when it is busy, idle or long; those of ``on_busy``, ``ttl_ms``,
+        ``ttl_action``, ``summary_messages`` and ``summary_bytes`` that are to be others.
+        """
         pinned = {} if config is None else _pin(config, "json", "digest")
         payload = {
             "window_messages": window_messages,
             "window_bytes": window_bytes,
             "hold_for_summary": hold_for_summary,
+            "policy": policy,
             **pinned,
         }
         return await self.publish("SessionConfigured", payload, **options)

@@ -13,6 +13,7 @@ from refold.errors import UsageError
 from refold.formats import context_anthropic, context_openai, context_otel
 from refold.formats.parts import as_part
 from refold.formats.transcript import LoadMessage, LoadPart, Snapshot, transcript
+from refold.formats.views import seen_by
 
 ContextFormat = Literal["openai", "anthropic", "otel", "raw"]
 
@@ -23,6 +24,7 @@ def render(
     *,
     load_message: LoadMessage | None = None,
     load_part: LoadPart | None = None,
+    view: str | None = None,
 ) -> dict[str, Any]:
     """The context as keyword arguments of a request.
 
@@ -34,14 +36,19 @@ def render(
 
     ``snapshot`` is what ``refold.wire.snapshot.decode_snapshot`` gives. ``load_message`` and ``load_part``
     fetch content that is not in the snapshot; without them a marker stands for it. A session without
-    messages gives an empty list, which no provider takes: add the user's message. Raises
-    :class:`UsageError` for an unknown format.
+    messages gives an empty list, which no provider takes: add the user's message. ``view``: the agent that
+    is to see it (:mod:`refold.formats.views`), not for ``raw``. Raises :class:`UsageError` for an unknown
+    format.
     """
     if format == "raw":
+        if view is not None:
+            raise UsageError("raw is everything as it is, which no agent's view is: choose another format")
         return _raw(snapshot, load_message, load_part)
     if format not in get_args(ContextFormat):
         raise UsageError(f"there is no context format {format!r}; choose openai, anthropic, otel or raw")
     source = transcript(snapshot, load_message=load_message, load_part=load_part)
+    if view is not None:
+        source = seen_by(source, view)
     if format == "openai":
         return {"messages": context_openai.messages(source)}
     return context_anthropic.request(source) if format == "anthropic" else context_otel.request(source)

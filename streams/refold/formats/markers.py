@@ -49,6 +49,11 @@ def missing_result(row: Mapping[str, Any] | None) -> tuple[str, bool]:
     return (f"{MARK}{text}]", True) if text else (NOT_KNOWN, True)
 
 
+def said_by(name: str) -> str:
+    """Before another agent's words."""
+    return f"{MARK}said by {name}]"
+
+
 def elided_message(length: int, seq: int) -> str:
     return f"{MARK}{length} bytes of content are not shown; they are in the journal at seq {seq}]"
 

@@ -67,6 +67,8 @@ class Step:
     calls: list[Call] = field(default_factory=list)
     name: str | None = None
     group: str | None = None
+    #: Who said it: the actor's id, else the name.
+    author: str | None = None
     formats: set[str] = field(default_factory=set)
 
 
@@ -252,6 +254,7 @@ def _said(entry: _Entry) -> Step:
         [],
         message.get("name"),
         message.get("group_id"),
+        message.get("actor") or message.get("name"),
         {made_by} if made_by else set(),
     )
 
