@@ -93,7 +93,7 @@ def set_up(modules: Iterable[str], metrics: Any, log: Any) -> dict[str, int]:
         log.error("reducer_quarantined", reducer=name, reason=reason, release="refold reducer release")
 
     registry.guard = Guard(told)
-    log.info("reducers", **registry.versions)
+    log.info("reducers_loaded", versions=registry.versions)
     return registry.versions
 
 
