@@ -1,4 +1,4 @@
-"""Closing and deleting follow the link to children (Y4): in the parent's effects, on the partition of each."""
+"""Closing and deleting follow the link to children (Y4): in the parent's effects, where each child lives."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from typing import Any
 
@@ -20,8 +19,8 @@ from refold.formats.transcript import transcript
 from refold.formats.validate import problems
 from refold.wire.parts import BlobRef
 
-from .folding import Folded, fold_all
-from .support import SUPPORTED, read, recorded, snapshot
+from .folding import Folded
+from .support import snapshot
 
 PROVIDERS = ("openai", "anthropic")
 IMAGE = b"\x89PNG\r\n\x1a\n"
@@ -497,23 +496,6 @@ def test_the_snapshot_is_not_changed() -> None:
     for name in ("openai", "anthropic", "otel", "raw"):
         render(shown, name)
     assert repr(shown) == before
-
-
-@pytest.mark.parametrize("name", SUPPORTED)
-def test_recorded_conversations_at_random_cut_points(name: str) -> None:
-    """Every recorded session through the real fold: every event is accepted, and wherever it is cut both
-    providers would take the context, with one result for each call."""
-    chance = random.Random(name)
-    found: Counter[str] = Counter()
-
-    def visit(at: int, folded: Folded, ruling: Any) -> None:
-        assert isinstance(ruling, Accepted), (at, ruling)
-        if chance.random() < 0.2:
-            _check(folded.snapshot(), found)
-
-    for session in read(recorded(name)):
-        fold_all(session.events, visit)
-    assert found["contexts"] > 0 or len(read(recorded(name))) < 3
 
 
 def _check(shown: dict[str, Any], found: Counter[str]) -> None:

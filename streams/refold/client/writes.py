@@ -162,7 +162,7 @@ class SessionWrites:
         policy: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Receipt:
-        """Begin the session explicitly; any first event begins it implicitly. ``policy``: see ``configure``."""
+        """Begin the session explicitly; any first event begins it implicitly. ``policy``: as to configure."""
         pinned = {} if config is None else _pin(config, "config_json", "config_digest")
         payload = {
             "agent": agent,
