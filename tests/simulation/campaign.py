@@ -53,6 +53,7 @@ SOMETIMES: Final = (
     "run leased (timed_out)",
     "run ready (timed_out)",
     "run ready (heartbeat)",
+    "idle session ended",
     *(f"kill at {name}" for name in REACHABLE),
     *(f"stop at {name}" for name in REACHABLE),
 )

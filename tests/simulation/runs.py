@@ -2,7 +2,7 @@
 
 An agent here sees the session as it is journalled and says what an agent might say next; now and then what
 it would have said earlier, under an old lease, or twice. One session is the workload's, which closes, deletes
-and quarantines it meanwhile.
+and quarantines it meanwhile; one is talked in, wants summaries, and ends when nobody talks.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ from .workload import TENANT, Sent
 
 #: Few, so that runs of one session meet.
 SESSIONS: Final = ("r0", "r1", "s0")
+#: Has messages of its own, a time after which it ends, and wants summaries.
+TALKED: Final = "t0"
+TALK: Final = 0.15
+TTLS_MS: Final = (0, 100, 700, 3_000)
+SUMMARIES: Final = (0, 2, 6)
 
 HOLDERS: Final = ("a0", "a1", "a2")
 #: Over before the next record, within the run, after it.
@@ -73,6 +78,8 @@ class RunWorkload:
 
     def _next(self) -> Sent | None:
         chance = self._chance
+        if chance.random() < TALK:
+            return self._talk()
         name = chance.choice(SESSIONS)
         key = f"{TENANT}/{name}".encode()
         session = self._fold.sessions.get(key)
@@ -86,6 +93,20 @@ class RunWorkload:
         run = chance.choice(runs)
         kind, fields = self._about(session, run)
         return self._event(name, key, kind, run_id=run.run_id, **fields)
+
+    def _talk(self) -> Sent:
+        chance = self._chance
+        name = "s0" if chance.random() < 0.2 else TALKED
+        key = f"{TENANT}/{name}".encode()
+        if name == "s0" or chance.random() < 0.4:
+            policy = {
+                "ttl_ms": chance.choice(TTLS_MS),
+                "ttl_action": chance.choice(("close", "delete")),
+                "summary_messages": chance.choice(SUMMARIES),
+            }
+            return self._event(name, key, "SessionConfigured", policy=policy)
+        said = {"message_id": f"m-{self._broker.kernel.now_us}", "role": "user"}
+        return self._event(name, key, "MessageAppended", **said, content=[{"type": "text", "text": "hello"}])
 
     def _about(self, session: Session, run: Run) -> tuple[str, dict[str, Any]]:
         chance = self._chance
@@ -173,11 +194,14 @@ class RunChecker:
 
     def on_decided(self, decision: Decision) -> None:
         touched: set[bytes] = set()
+        fired: set[bytes] = set()
         for topic, partition, entry in decision.records:
             key = entry.key or b""
             if topic == self._topics.journal:
                 touched.add(key)
-                self._happened["timer fired"] += decode_journal(entry.value).env.type == "TimerFired"
+                if decode_journal(entry.value).env.type == "TimerFired":
+                    fired.add(key)
+                    self._happened["timer fired"] += 1
             elif topic == self._topics.work:
                 session_key, name = split_work_key(key)
                 self._at_home(decision, session_key, partition, "work")
@@ -195,8 +219,11 @@ class RunChecker:
                     self._fail(decision, f"a tombstone of {key!r}, which is not there")
             elif topic == self._topics.inbox and "refold-origin" not in dict(entry.headers or ()):
                 self._proposal(decision, partition, key, entry.value or b"")
-        for key in touched:
-            self._compare(decision, key, self._fold.sessions[key])
+        for key in sorted(touched):
+            session = self._fold.sessions[key]
+            self._compare(decision, key, session)
+            if key in fired and (session.seq == 0 or session.status == "closed"):
+                self._happened["idle session ended"] += 1
 
     def _fail(self, decision: Decision, what: str) -> None:
         self._report.fail("runs", f"{decision.txid} #{decision.number}: {what}")
