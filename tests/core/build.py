@@ -153,7 +153,7 @@ class Inbox:
         return Envelope(
             fields.pop("event_id", f"e{self.offset}"),
             TENANT,
-            SESSION,
+            self.session.session,
             type_name,
             event_time_ms=fields.pop("event_time_ms", self.clock),
             payload=event_payload(type_name, record) if payload is None else payload,

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from refold.core import Accepted, initial
+from refold.core import Accepted, Session, initial
 from refold.core.envelope import Actor, InboxOrigin, SessionLink
+from refold.core.forkbase import strip
 from refold.wire.codec import encode_body
 from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import event_payload
-from refold.wire.snapshot import encode_snapshot
+from refold.wire.snapshot import decode_session, encode_snapshot
 
 from .build import (
     SESSION,
@@ -49,6 +50,13 @@ def play(inbox: Inbox, value: bytes, append_ms: int) -> tuple[str, str, str]:
         else repr(ruling).split(":")[0] + ")" * (":" in repr(ruling))
     )
     return shown, journal, hashlib.sha256(state).hexdigest()
+
+
+def base_of(session: Session) -> bytes:
+    """What a fork of the session begins with."""
+    base = decode_session(encode_snapshot(session))
+    strip(base)
+    return encode_snapshot(base)
 
 
 def script() -> Iterator[Item]:
@@ -163,6 +171,42 @@ def script() -> Iterator[Item]:
     yield plain(event("UsageReleased", lease_id="l1", model="m-1", subject="anna"))
     yield from _runs(plain)
     yield from _family(plain)
+    yield from _operations(plain)
+
+
+def _operations(plain: Callable[..., Item]) -> Iterator[Item]:
+    """A fork with a policy, double texting, a path brought back, pruning."""
+    source = Inbox(initial(TENANT, "source-1"))
+    source.ok(event("SessionOpened", window_messages=4), message("fu1", content="once"))
+    for turn in range(2, 5):
+        source.ok(message(f"fa{turn}", "assistant"), message(f"fu{turn}"))
+    source.ok(message("fu5", parent_id="fa4"), event("FactSet", name="city", value='"Oslo"'))
+    yield plain(event("SessionDeleted"))
+    base = encode_snapshot(source.session)
+    yield plain(event("SessionForked", source="source-1", source_seq=source.session.seq + 1, base=base))
+    yield plain(event("SessionForked", source="source-1", source_seq=source.session.seq, base=base))
+    stripped = base_of(source.session)
+    forked = event("SessionForked", source="source-1", source_seq=source.session.seq, base=stripped)
+    yield plain(forked)
+    yield plain(forked)
+    yield plain(event("SessionConfigured", policy={"on_busy": "branch"}))
+    yield plain(started("g5", "fa6", lease_ms=90_000))
+    yield plain(message("fu6"))
+    yield plain(finished("g5", "", 0, message_id="fa6", content="Late."))
+    yield plain(event("SessionPruned", branches=["fa6"], by="anna"))
+    yield plain(event("SessionPruned", all_branches=True, ended=True, facts=["city"]))
+    yield plain(event("SessionPruned", ended=True))
+    restored = {
+        "message_id": "fu1",
+        "parent": "",
+        "seq": 2 - (source.session.seq + 1),
+        "time_ms": 1_760_000_001_000,
+        "turn_start": True,
+        "role": "user",
+        "body": event_payload(*message("fu1", content="once")),
+    }
+    yield plain(event("ContextRestored", head_message_id="fu1", messages=[{**restored, "seq": -1}]))
+    yield plain(event("ContextRestored", head_message_id="fu1", messages=[restored]))
 
 
 def _runs(plain: Callable[..., Item]) -> Iterator[Item]:

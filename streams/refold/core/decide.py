@@ -8,6 +8,7 @@ the event itself.
 
 from __future__ import annotations
 
+from refold.core.busy import rule_busy
 from refold.core.calls import rule_intended, rule_outcome, rule_step
 from refold.core.children import rule_child
 from refold.core.dedup import rule_repeat
@@ -40,6 +41,8 @@ from refold.core.generations import rule_generation
 from refold.core.life import rule_configured, rule_life, rule_opened, rule_status
 from refold.core.limits import ID_BYTES_MAX
 from refold.core.messages import bad_id, place_of, rule_message
+from refold.core.operationevents import OperationEvent
+from refold.core.operations import rule_operation
 from refold.core.reduced import rule_reducer
 from refold.core.reducerevents import ReducerEvent
 from refold.core.rulings import Accepted, Duplicate, Rejected, Ruling
@@ -82,6 +85,8 @@ def decide(session: Session, env: Envelope, event: Event, time_ms: int) -> Rulin
         return Rejected("expected_seq", f"the session is at seq {session.seq}, expected {env.expected_seq}")
     if type(event) is MessageAppended:
         found = rule_message(session, event)
+        if found is None and session.policy is not None:
+            found = rule_busy(session, event, max(session.time_ms, time_ms))
     else:
         found = _rule(session, event, max(session.time_ms, time_ms))
     if found is not None:
@@ -150,6 +155,8 @@ def _rule(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected |
         return _rule_switch(session, event)
     if isinstance(event, ChildLinked):
         return rule_child(session, event)
+    if isinstance(event, OperationEvent):
+        return rule_operation(session, event)
     if isinstance(event, SessionConfigured):
         return rule_configured(session, event)
     if isinstance(event, SessionOpened):

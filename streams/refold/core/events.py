@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from refold.core.operationevents import OperationEvent
 from refold.core.progress import Progress
 from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
 from refold.core.run_events import RunEvent, TimerFired
@@ -465,6 +466,7 @@ Event: TypeAlias = (
     | FactRemoved
     | BranchSwitched
     | ChildLinked
+    | OperationEvent
     | ToolCallIntended
     | ToolCallApprovalRequested
     | ToolCallApproved

@@ -8,6 +8,7 @@ session from its last snapshot and journals that instead.
 from __future__ import annotations
 
 from refold.core import reducers
+from refold.core.busy import apply_busy
 from refold.core.calls import apply_intended, apply_outcome_event, apply_step
 from refold.core.children import apply_child
 from refold.core.context import trim
@@ -40,6 +41,8 @@ from refold.core.facts import apply_fact_removed, apply_fact_set
 from refold.core.generations import apply_generation
 from refold.core.life import apply_configured, apply_life
 from refold.core.messages import apply_message, place_of
+from refold.core.operationevents import OperationEvent
+from refold.core.operations import apply_operation
 from refold.core.reduced import apply_reducer
 from refold.core.reducerevents import ReducerEvent
 from refold.core.run_events import RunEvent, TimerFired
@@ -75,8 +78,11 @@ def evolve(
     session.partition = partition
     session.next_offset = offset + 1
     if type(event) is MessageAppended:
+        stopped = False
+        if session.policy is not None:
+            event, stopped = apply_busy(session, seq, time_ms, event)
         apply_message(session, seq, time_ms, env, event)
-        if session.runs and (event.results or event.calls):
+        if stopped or (session.runs and (event.results or event.calls)):
             settle(session, seq, time_ms, event)
     elif not isinstance(event, UsageEvent):  # those count in rows of their own (`refold.core.usage`)
         _apply(session, seq, time_ms, env, event)
@@ -123,6 +129,8 @@ def _apply(session: Session, seq: int, time_ms: int, env: Envelope, event: Event
         trim(session)
     elif isinstance(event, ChildLinked):
         apply_child(session, seq, event)
+    elif isinstance(event, OperationEvent):
+        apply_operation(session, seq, event)
     elif isinstance(event, ReducerEvent):
         apply_reducer(session, event)
     elif not isinstance(event, Opaque):

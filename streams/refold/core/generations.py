@@ -26,6 +26,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
+from refold.core.answering import apply_aside, take_note
 from refold.core.dedup import ring_find, ring_seq
 from refold.core.envelope import Envelope
 from refold.core.events import (
@@ -323,11 +324,17 @@ def apply_generation(session: Session, seq: int, time_ms: int, env: Envelope, ev
         row.sha256 = event.sha256
         row.finish_reason = clip(event.finish_reason, FINISH_REASON_BYTES_MAX)
         _close(session, row)
+        aside = take_note(session, row) if session.aliases else None
         if not isinstance(rule_message(session, event.message, settling=True), Duplicate):
-            apply_message(session, seq, time_ms, env, event.message)
+            if aside is None:
+                apply_message(session, seq, time_ms, env, event.message)
+            else:
+                apply_aside(session, seq, time_ms, env, event.message, aside)
     elif isinstance(event, GenerationFailed):
         row.state = "failed"
         row.error_code = clip(event.code, ERROR_CODE_BYTES_MAX)
+        if session.aliases:
+            take_note(session, row)
         _close(session, row)
 
 

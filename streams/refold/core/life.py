@@ -55,6 +55,7 @@ from refold.core.limits import (
     WINDOW_MESSAGES_MAX,
     WINDOW_MESSAGES_MIN,
 )
+from refold.core.operationevents import SessionPruned
 from refold.core.policy import apply_policy, changed_policy, rule_policy
 from refold.core.reducerevents import ReducerReleased
 from refold.core.rulings import Duplicate, Parked, Rejected
@@ -93,6 +94,7 @@ SETTLING = frozenset(
         RunSuspended,
         SessionClosed,
         SessionDeleted,
+        SessionPruned,
         SessionQuarantined,
         SessionReleaseFinished,
         SessionReleased,

@@ -89,7 +89,7 @@ def activate(session: Session, head: str) -> None:
         # In the order of their seq: the encoded order must not depend on how the path was left.
         session.branch_messages = dict(sorted(session.branch_messages.items(), key=lambda item: item[1].seq))
     bound_branches(session)
-    _prune_trunks(session)
+    prune_trunks(session)
     session.enc_branches = session.enc_rest = session.enc_context = session.enc_memory = None
 
 
@@ -138,7 +138,7 @@ def _enter_trunk(session: Session, bottom: str) -> None:
         session.complete = False
 
 
-def _prune_trunks(session: Session) -> None:
+def prune_trunks(session: Session) -> None:
     """Only trunks that a held branch message hangs on are worth keeping."""
     if session.trunks:
         bottoms = {m.parent for m in session.branch_messages.values()}

@@ -23,6 +23,9 @@ SESSION_TYPES: Final = (
     "FactRemoved",
     "BranchSwitched",
     "ChildLinked",
+    "SessionForked",
+    "ContextRestored",
+    "SessionPruned",
 )
 MESSAGE_TYPES: Final = ("MessageAppended",)
 TOOL_TYPES: Final = (

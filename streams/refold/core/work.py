@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from refold.core.events import Event, MessageAppended, SessionOpened
+from refold.core.operationevents import SessionForked
 from refold.core.run_events import RunStarted
 from refold.core.runstate import Run
 from refold.core.session import Session
@@ -112,7 +113,7 @@ def may_change_work(session: Session, event: Event) -> bool:
     if session.policy is not None or session.hold_for_summary:
         return True
     if not session.runs:
-        return isinstance(event, (RunStarted, SessionOpened))
+        return isinstance(event, (RunStarted, SessionForked, SessionOpened))
     return type(event) is not MessageAppended or bool(event.results or event.calls)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from refold.core.busy import interrupts
 from refold.core.events import (
     Event,
     GenerationAttempted,
@@ -21,10 +22,12 @@ from refold.core.events import (
     GenerationFinished,
     GenerationStarted,
     GenerationStopped,
+    MessageAppended,
     SessionDeleted,
 )
 from refold.core.generations import is_open
 from refold.core.limits import ERROR_CODE_BYTES_MAX
+from refold.core.operationevents import SessionPruned
 from refold.core.progress import Marker
 from refold.core.reviews import (
     ReviewKind,
@@ -53,6 +56,7 @@ _MARKED: Final[frozenset[type]] = frozenset(
         GenerationFinished,
         GenerationFailed,
         SessionDeleted,
+        SessionPruned,
         TimerFired,
     }
 )
@@ -77,7 +81,7 @@ def before(session: Session, event: Event) -> Before | None:
     """``None``: an event of this type writes nothing besides the journal."""
     calls = waiting(session) if may_change_reviews(event) else None
     work = work_items(session) if may_change_work(session, event) else None
-    if type(event) in _MARKED:
+    if type(event) in _MARKED or (type(event) is MessageAppended and interrupts(session, event)):
         rows = session.generations.values()
         return Before({row.generation_id: (row.attempt, is_open(row)) for row in rows}, calls, work)
     return None if calls is None and work is None else Before({}, calls, work)
@@ -136,6 +140,11 @@ def _markers(session: Session, ruling: Accepted, event: Event, was: Before) -> l
         )
     elif isinstance(event, GenerationStopped):
         add(event.generation_id, "stop", session.generations[event.generation_id].attempt)
+    elif isinstance(event, MessageAppended):
+        # It interrupts what is under way (O4).
+        for row in session.generations.values():
+            if row.state == "stopping" and row.updated_seq == ruling.seq:
+                add(row.generation_id, "stop", row.attempt)
     elif isinstance(event, GenerationFinished):
         row = session.generations[event.generation_id]
         state = "stopped" if event.stopped else "finished"

@@ -18,7 +18,7 @@ from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
 from refold.core.types import IMPLEMENTED_TYPES
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 from refold.errors import InvalidRecord
-from refold.wire import run_events
+from refold.wire import operationevents, run_events
 from refold.wire.bodies import from_record, read_plain, result_body, summary_of
 from refold.wire.codec import encode, encode_body, resolve_frame, undecodable
 from refold.wire.parts import check_parts, from_wire
@@ -214,5 +214,7 @@ _DECODERS: Final[dict[str, Decoder]] = {
     ),
     "ReducerReleased": lambda r, _: ReducerReleased(r["name"], r["version"], r["at_seq"], r["state"]),
     **run_events.DECODERS,
+    **operationevents.DECODERS,
+    "ContextRestored": operationevents.restored_with(_nested_message),
     "SourceRecordKept": lambda _r, _e: _OPAQUE,
 }

@@ -29,6 +29,9 @@ from refold.wire.varint import LENGTHS
 
 SUBJECT: Final = "refold.SessionSnapshot"
 
+#: Where a snapshot's context has messages.
+MESSAGE_LISTS: Final = ("system", "recent_messages", "branch_messages")
+
 #: The frontier names the topic by its logical name (topology/), not by its prefix: the prefix is a setting.
 INBOX: Final = "inbox"
 
@@ -146,6 +149,16 @@ def decode_session(value: bytes) -> Session:
         raise undecodable(SUBJECT, error) from None
 
 
+def decode_foreign(value: bytes) -> tuple[Session, dict[str, Any]]:
+    """The session in a record that no worker need have written, and the record. Every byte is read, and
+    written anew, so what is kept of it is what the schema says. Raises InvalidRecord."""
+    record = decode(value, expect=SUBJECT).record
+    try:
+        return _read(_frame() + encode_body(SUBJECT, record), False), record
+    except (ValueError, IndexError) as error:
+        raise undecodable(SUBJECT, error) from None
+
+
 def _read(value: bytes, exact: bool) -> Session:
     """``exact``: what follows from other parts must agree with them; an older writer may have had less."""
     cursor = Cursor(value, 5)
@@ -233,7 +246,7 @@ def decode_snapshot(value: bytes) -> dict[str, Any]:
     record = decode(value, expect=SUBJECT).record
     record.pop("engine", None)
     context = record["context"]
-    for name in ("system", "recent_messages", "branch_messages"):
+    for name in MESSAGE_LISTS:
         for message in context[name]:
             message["content"] = [_public_part(part) for part in message["content"]]
     return record
