@@ -175,6 +175,7 @@ def test_parts_are_listed_with_what_sessions_of_before_lack() -> None:
 REFUSED: dict[str, tuple[list[str], str]] = {
     "neither session nor all": (["release", "orders"], "say which session to release, or --all"),
     "both": (["release", "orders", "chat-1", "--all"], "say which session to release, or --all"),
+    "refold of one": (["release", "orders", "chat-1", "--refold"], "--refold is for --all"),
     "no module": (["release", "orders", "chat-1"], "name its module with --reducers"),
     "a module that is none": (["release", "orders", "--all", "--reducers", "nowhere"], "cannot be imported"),
 }

@@ -110,6 +110,9 @@ def release(
     everything: Annotated[
         bool, typer.Option("--all", help="Every session whose part stands still or is missing.")
     ] = False,
+    refold: Annotated[
+        bool, typer.Option("--refold", help="With --all: also parts that go on, after a change of the code.")
+    ] = False,
     reason: Annotated[str | None, typer.Option("--reason", help="Kept in the journal.")] = None,
     by: Annotated[str | None, typer.Option("--by", help="Who releases it. Default: your user name.")] = None,
     reducers: ReducersOption = None,
@@ -127,6 +130,8 @@ def release(
 
     if (session is None) == (not everything):
         raise UsageError("say which session to release, or --all.")
+    if refold and not everything:
+        raise UsageError("--refold is for --all: a session that is named is folded anew in any case.")
     known = load_reducers(reducers)
     if known is None or name not in known.by_name:
         there = "none" if known is None else ", ".join(known.by_name)
@@ -143,7 +148,7 @@ def release(
             targets = [
                 rf.session(part.session, tenant=part.tenant)
                 async for part in all_parts(rf, known)
-                if part.name == name and part.stands and tenant in (None, part.tenant)
+                if part.name == name and (part.stands or refold) and tenant in (None, part.tenant)
             ]
         done: list[dict[str, Any]] = []
         left: list[dict[str, Any]] = []
