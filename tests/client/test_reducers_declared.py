@@ -20,6 +20,7 @@ from core.build import Inbox, message, result
 from refold.client.recovery import recover
 from refold.client.reduced import plain_part, shaped_part
 from refold.client.snapshots import SnapshotView
+from refold.client.writes import SessionWrites
 from refold.core import Envelope
 from refold.core import reducers as pure
 from refold.core.reducers import Unfit
@@ -322,3 +323,25 @@ def test_recovery_folds_parts_where_it_can_and_names_those_it_cannot() -> None:
 
 def test_unfit_names_a_class_and_never_a_text() -> None:
     assert Unfit("raised", ValueError("secret")).error == "raised: ValueError"
+
+
+async def test_json_events_are_canonical_and_refolds_own_types_are_refused() -> None:
+    sent: list[tuple[str, Any, dict[str, Any]]] = []
+
+    class Kept:
+        async def publish(self, kind: str, payload: Any, **options: Any) -> Any:
+            sent.append((kind, payload, options))
+
+    writes = SessionWrites()
+    writes._publisher = Kept()  # type: ignore[assignment]
+    await writes.publish_json("Placed", {"b": 1, "a": "é"}, event_id="e1")
+    assert sent == [("Placed", '{"a":"é","b":1}'.encode(), {"event_id": "e1"})]
+    for kind, payload, text in (
+        ("FactSet", {}, "a type of refold's"),
+        ("TimerArmed", {}, "a type of refold's"),
+        ("Placed", {"x": float("nan")}, "no JSON object: not_json: ValueError"),
+        ("Placed", {1: 2}, "no JSON object: not_json: TypeError"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            await writes.publish_json(kind, payload)
+    assert len(sent) == 1
