@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from core.build import TENANT, Inbox, call, event, message, outcome, result, text
 from core.histories import histories
+from core.runhistories import ACTS, RUNS, STEPS, act
 from refold.client.publishing import _headers
 from refold.core import Envelope
 from refold.core.envelope import Actor, SessionLink
@@ -39,6 +40,8 @@ from refold.wire.snapshot import decode_session, encode_snapshot
 SESSIONS = ("s1", "s2")
 #: What :mod:`refold.client.publishing` puts on a message.
 SDK_HEADERS = [("refold-type", b"MessageAppended")]
+#: Those that leave the session open, so that most messages are plain.
+RUN_ACTS = [name for name in ACTS if name not in ("redeliver", "close", "delete", "quarantine")]
 #: The fold does not look at the slot of a session that is in memory: one partition is enough.
 PARTITION = 3
 
@@ -181,6 +184,26 @@ def inbox_record(offset: int, value: bytes | None, at_ms: int, session: str = "s
 def test_random_histories_have_the_same_effects_both_ways(inbox: Inbox) -> None:
     """Goal: tools, branches, settings, repeats, conflicts, deletions: the lane never rules otherwise."""
     both([inbox_record(n, value, at_ms) for n, (value, at_ms) in enumerate(inbox.records)], 7)
+
+
+def test_messages_among_runs_have_the_same_effects_both_ways() -> None:
+    """Goal: a session with open runs, an armed deadline and steps under way keeps the fast lane for its plain
+    messages, and the state, the work topic and the rulings are the same."""
+    chance = random.Random(11)
+    fast = 0
+    for _ in range(40):
+        inbox = Inbox()
+        inbox.check = False
+        for number in range(50):
+            if chance.randrange(2):
+                stamp = {"producer_id": "p", "producer_epoch": 1, "producer_counter": number}
+                inbox.send(message(f"p{number}", chance.choice(["user", "assistant"])), **stamp)
+                continue
+            run, row = chance.choice(RUNS), chance.choice(STEPS)
+            inbox.send(act(inbox, chance.choice(RUN_ACTS), run, row, chance.randrange(2, 12)))
+        records = [inbox_record(n, value, at_ms) for n, (value, at_ms) in enumerate(inbox.records)]
+        fast += both(records, chance.choice([1, 9, 50]))
+    assert fast > 300, fast
 
 
 def test_traffic_that_is_mostly_plain_has_the_same_effects_both_ways() -> None:

@@ -37,8 +37,8 @@ RUN_REVIEW: Final = "@run/"
 
 
 class ReviewItem(NamedTuple):
-    """A call or a run that waits. ``arguments`` is None when they are too long for the ledger: the journal has
-    them at ``intended_seq``. ``since_ms``: session time; ``seq``: of the event that made it wait.
+    """A call or a run that waits. ``arguments`` is None when they are too long for the ledger: the journal
+    has them at ``intended_seq``. ``since_ms``: session time; ``seq``: of the event that made it wait.
 
     Of a run (kind ``run``): ``operation_id`` is the run's id, ``tool`` its agent, ``attempt`` the epoch of
     its last lease, ``reason`` code and words of the error, ``intended_seq`` where it was started.
