@@ -924,6 +924,29 @@ async def test_a_step_says_that_it_is_alive(world: World) -> None:
         assert await handle.result(PATIENCE_S) == 2
 
 
+async def test_a_closed_sessions_run_rests_until_it_is_reopened(world: World) -> None:
+    """Goal (N9): no step begins in a closed session, no process holds its run, and nothing has failed."""
+    agent = Agent("rests", version="1", lease=60.0)
+
+    async def closes() -> int:
+        await handle_of(world, handle).session.close()
+        return 1
+
+    def then(n: int) -> int:
+        return n + 1
+
+    @agent.run
+    async def body(run: Run) -> StepResult:
+        return await run.step("then", then, await run.step("closes", closes))
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        await world.until(lambda: world.log.types[-1] == "RunReleased" and process.server.running == 0)
+        await handle_of(world, handle).session.reopen()
+        assert await handle.result(PATIENCE_S) == 2
+    assert world.log.types.count("RunLeased") == 2
+
+
 async def test_a_time_out_is_a_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("refold.client.agents.stepping.RETRY_PAUSE_S", 0.001)
     agent = Agent("slow", version="1")

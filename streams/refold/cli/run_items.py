@@ -16,7 +16,7 @@ async def open_runs(rf: Refold) -> list[WorkItem]:
     found: dict[bytes, WorkItem] = {}
     async with aclosing(ClientSource(rf).work(follow=False)) as source:
         async for told in source:
-            for key, item in told:
+            for key, item in told.items():
                 if item is None:
                     found.pop(key, None)
                 elif item.kind == "run":

@@ -44,16 +44,16 @@ class MemorySource:
     def session(self, tenant: str, session: str) -> Session:
         return cast("Session", self._session)
 
-    async def work(self) -> AsyncGenerator[list[tuple[bytes, WorkItem | None]], None]:
+    async def work(self) -> AsyncGenerator[dict[bytes, WorkItem | None], None]:
         known: dict[str, WorkItem] = {}
         while True:
             moved = self._log.moved
             now = work_items(self._log.state)
-            told: list[tuple[bytes, WorkItem | None]] = [
-                (work_key(self._session.key, name), now.get(name))
+            told = {
+                work_key(self._session.key, name): now.get(name)
                 for name in {**known, **now}
                 if known.get(name) != now.get(name)
-            ]
+            }
             known = now
             if told:
                 yield told

@@ -41,6 +41,7 @@ class Execution:
         self.running = Running(self.leaving.moved.set)
         self.writer = Writer(session, grant.run_id, grant.holder, grant.epoch)
         self.writer.heard = self._heard
+        self.writer.closed = self._closed
         self.lease = RunLease(agent.lease_s, grant.sent_at, self._renew, self._lost)
         self.writer.lease = self.lease
         self.stepping = Stepping(self)
@@ -110,6 +111,9 @@ class Execution:
 
     def _lost(self, reason: str) -> None:
         self.leaving.leave(RunLeft("lost", reason))
+
+    def _closed(self) -> RunLeft:
+        return self.leaving.leave(RunLeft("draining", "the session is closed"))
 
     def _heard(self, seq: int) -> None:
         self._seq = max(self._seq, seq)

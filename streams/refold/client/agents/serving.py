@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +27,7 @@ log = logging.getLogger("refold.client")
 class Source(Protocol):
     """Where work is heard of, and sessions come from: the client, or a test."""
 
-    def work(self) -> AsyncGenerator[Sequence[tuple[bytes, WorkItem | None]], None]: ...
+    def work(self) -> AsyncGenerator[Mapping[bytes, WorkItem | None], None]: ...
 
     def session(self, tenant: str, session: str) -> Session: ...
 
@@ -78,8 +78,8 @@ class Server:
         while True:
             try:
                 async with aclosing(self._source.work()) as batches:
-                    async for batch in batches:
-                        for key, item in batch:
+                    async for told in batches:
+                        for key, item in told.items():
                             self._holding.told(key, item)
             except (TransientError, UnavailableError) as error:
                 log.warning("agent_work_unreadable agent=%s: %s", self._agent.name, error)

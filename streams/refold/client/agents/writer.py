@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from refold.client.agents.lease import RunLease
     from refold.client.session import Session
 
-#: The fold has spoken: the run is another's, over, or gone.
-LOST: Final = frozenset({"stale_holder", "already_final", "unknown_run", "lease_held"})
+#: The fold has spoken: the run is another's, over, gone, or nobody's while its session is in quarantine.
+LOST: Final = frozenset({"stale_holder", "already_final", "unknown_run", "lease_held", "quarantined"})
+#: No step begins in a closed session; the run is given back until it is reopened (rule N9).
+CLOSED: Final = "session_closed"
 
 
 class Writer:
@@ -32,6 +34,8 @@ class Writer:
         self.holder = holder
         self.epoch = epoch
         self.lease: RunLease | None = None
+        #: Makes this process leave a run whose session is closed.
+        self.closed: Callable[[], RunLeft] = lambda: RunLeft("lost", "the session is closed")
         #: Called with every ruling that is in effect: the highest seq is what reads wait for.
         self.heard: Callable[[int], None] = lambda _: None
 
@@ -68,6 +72,8 @@ class Writer:
             return ruling
         if ruling.code in allowed:
             return ruling
+        if ruling.code == CLOSED:
+            raise self.closed()
         if ruling.code in LOST:
             lease.lose(f"{ruling.code}: {ruling.reason}")
             lease.check()
