@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 from refold.core import Accepted, Session, initial
 from refold.core.envelope import Actor, InboxOrigin, SessionLink
 from refold.core.forkbase import strip
+from refold.errors import InvalidRecord
 from refold.wire.codec import encode_body
 from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import event_payload
@@ -285,6 +287,7 @@ def write(path: Path) -> None:
     inbox = Inbox(initial(TENANT, SESSION))
     inbox.check = False
     records = []
+    known = [bytes.fromhex(r["value"]) for r in json.loads(GOLDEN.read_text(encoding="utf-8"))["records"]]
     for number, ((type_name, fields), extra) in enumerate(script()):
         payload = extra.pop("payload", None)
         env = inbox.envelope(
@@ -295,6 +298,9 @@ def write(path: Path) -> None:
             **extra,
         )
         value = encode_envelope(env)
+        if number < len(known) and _meaning(known[number]) == _meaning(value):
+            # As its version wrote it: the states that older versions wrote are of these bytes.
+            value = known[number]
         assert decode_envelope(value).raw == encode_body("refold.Envelope", _record(value))
         append_ms = inbox.clock
         ruling, journal, state = play(inbox, value, append_ms)
@@ -316,6 +322,14 @@ def _record(value: bytes) -> dict[str, Any]:
     from refold.wire.codec import decode
 
     return decode(value).record
+
+
+def _meaning(value: bytes) -> dict[str, Any]:
+    """What a record says, in the newest shape of its payload."""
+    record = _record(value)
+    with contextlib.suppress(InvalidRecord):
+        record["payload"] = _record(record["payload"])
+    return record
 
 
 if __name__ == "__main__":
