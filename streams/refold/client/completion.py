@@ -10,22 +10,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import hashlib
+from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 from refold.client.connection import Connection
 from refold.client.events import SessionEvent
+from refold.client.operations.past import EventsOf, Placed, fold_past, origin_of
 from refold.client.payloads import load_parts
 from refold.client.snapshots import SnapshotView
-from refold.core.evolve import evolve
-from refold.core.session import Message, initial
 from refold.formats.parts import as_part
 from refold.wire.codec import decode_body
 from refold.wire.events import decode_event
-
-Events = Callable[[int, int | None], AsyncGenerator[SessionEvent, None]]
 
 BODY_SUBJECT: Final = "refold.event.MessageAppended"
 
@@ -34,37 +31,54 @@ MESSAGE_LISTS: Final = ("system", "recent_messages")
 
 
 async def complete(
-    connection: Connection, view: SnapshotView, events: Events, *, load_blobs: bool
+    connection: Connection, view: SnapshotView, events_of: EventsOf, *, load_blobs: bool
 ) -> dict[str, Any]:
     """The snapshot's public part with nothing missing that can be had; free when nothing is missing."""
     context = dict(view.data["context"])
     if not context["complete"] and context["recent_messages"]:
         context["recent_messages"] = [
-            *await _beginning(view, events),
+            *await _beginning(view, events_of),
             *context["recent_messages"],
         ]
     for name in MESSAGE_LISTS:
-        context[name] = [await _filled(message, events) for message in context[name]]
+        context[name] = [await _filled(message, view, events_of) for message in context[name]]
         if load_blobs:
             context[name] = [await _loaded(message, connection) for message in context[name]]
     return {**view.data, "context": context}
 
 
-async def _filled(message: Mapping[str, Any], events: Events) -> Mapping[str, Any]:
-    if not message["elided"]:
+async def _filled(message: Mapping[str, Any], view: SnapshotView, events_of: EventsOf) -> Mapping[str, Any]:
+    elided = message["elided"]
+    if not elided:
         return message
-    async with aclosing(events(message["seq"] - 1, 1)) as source:
+    place = await _place(message["seq"], view, events_of)
+    if place is None:
+        return message
+    session, seq = place
+    async with aclosing(events_of(session, seq - 1, 1)) as source:
         async for event in source:
-            body = _body_of(event)
-            if body is not None:
+            encoded = _body_of(event)
+            # Of a source that was deleted and begun anew, another message may have that seq by now.
+            if encoded is not None and hashlib.sha256(encoded).hexdigest() == elided["sha256"]:
+                body = decode_body(BODY_SUBJECT, encoded)
                 return {**message, **body, "message_id": message["message_id"], "elided": None}
     return message
 
 
-def _body_of(event: SessionEvent) -> dict[str, Any] | None:
+async def _place(seq: int, view: SnapshotView, events_of: EventsOf) -> tuple[str, int] | None:
+    """Session and seq of the event that has a message's content: of a fork's message, in its source."""
+    if seq > 0:
+        return view.session, seq
+    link = view.data["link"]
+    if link is None or link["seq"] is None:
+        return None
+    return await origin_of(events_of, link["session"], link["seq"], seq)
+
+
+def _body_of(event: SessionEvent) -> bytes | None:
     """The message an event carries, also that of a tool's result; ``None`` when it carries none."""
     encoded: bytes | None = getattr(decode_event(event.envelope), "body", None)
-    return None if encoded is None else decode_body(BODY_SUBJECT, encoded)
+    return encoded
 
 
 async def _loaded(message: Mapping[str, Any], connection: Connection) -> Mapping[str, Any]:
@@ -72,53 +86,18 @@ async def _loaded(message: Mapping[str, Any], connection: Connection) -> Mapping
     return {**message, "content": await load_parts(parts, connection.blobs)}
 
 
-@dataclass(slots=True)
-class _Placed:
-    """A message with its place in the tree. The core moves messages while it holds them, so the object is
-    kept and its ``parent`` read at the end."""
-
-    message: Message
-    body: bytes
-
-
-async def _beginning(view: SnapshotView, events: Events) -> list[Mapping[str, Any]]:
+async def _beginning(view: SnapshotView, events_of: EventsOf) -> list[Mapping[str, Any]]:
     """Messages before the first held one, oldest first, as many whole turns as the window has room for."""
-    placed: dict[str, _Placed] = {}
-    state = initial(view.tenant, view.session)
-    async with aclosing(events(0, None)) as source:
-        async for event in source:
-            if event.seq > view.seq:
-                break
-            decoded = decode_event(event.envelope)
-            evolve(
-                state,
-                event.seq,
-                event.time_ms,
-                event.inbox_partition,
-                event.inbox_offset,
-                event.envelope,
-                decoded,
-            )
-            body: bytes | None = getattr(decoded, "body", None)
-            if body is not None and (made := _made_by(state.held.values(), event.seq)) is not None:
-                placed[made.id] = _Placed(made, body)
-    return _window(view, placed)
+    past = await fold_past(events_of, view.tenant, view.session, view.seq, messages=True)
+    return _window(view, past.placed)
 
 
-def _made_by(held: Any, seq: int) -> Message | None:
-    found: Message
-    for found in reversed(list(held)):
-        if found.seq == seq:
-            return found
-    return None
-
-
-def _window(view: SnapshotView, placed: Mapping[str, _Placed]) -> list[Mapping[str, Any]]:
+def _window(view: SnapshotView, placed: Mapping[str, Placed]) -> list[Mapping[str, Any]]:
     context, limits = view.data["context"], view.data["limits"]
     recent = context["recent_messages"]
     room = limits["max_messages"] - len(recent)
     room_bytes = limits["max_bytes"] - sum(message["size"] for message in recent)
-    taken: list[_Placed] = []
+    taken: list[Placed] = []
     whole_turns = 0
     parent = recent[0]["parent"]
     while (found := placed.get(parent)) is not None and room > 0 and room_bytes >= len(found.body):
@@ -131,7 +110,7 @@ def _window(view: SnapshotView, placed: Mapping[str, _Placed]) -> list[Mapping[s
     return [_shown(found) for found in reversed(taken[:whole_turns])]
 
 
-def _shown(found: _Placed) -> Mapping[str, Any]:
+def _shown(found: Placed) -> Mapping[str, Any]:
     message = found.message
     body = decode_body(BODY_SUBJECT, found.body)
     return {

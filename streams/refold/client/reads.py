@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from refold.client.completion import complete
 from refold.client.connection import Connection
@@ -14,6 +15,7 @@ from refold.client.owners import NoOwnerAnswers
 from refold.client.recovery import Recovery, recover
 from refold.client.reduced import ReducedPart, shaped_part
 from refold.client.snapshots import SnapshotView
+from refold.core.slots import make_key
 from refold.errors import NotFound, TransientError, UsageError
 
 
@@ -115,8 +117,13 @@ class SessionReads:
         found = await self.state(min_seq=min_seq, timeout=timeout, stale=stale)
         if found is None:
             raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
-        data = await complete(self._connection, found, self._all_events, load_blobs=load_blobs)
+        data = await complete(self._connection, found, self._events_of, load_blobs=load_blobs)
         return render(found, data, format, view)
+
+    async def completed(self, view: SnapshotView) -> dict[str, Any]:
+        """The snapshot's public part with nothing missing that the journal has: elided content, the beginning
+        of a path as far as the window has room. Content in the blob store stays there."""
+        return await complete(self._connection, view, self._events_of, load_blobs=False)
 
     async def events(self, after: int = 0, limit: int | None = None) -> AsyncGenerator[SessionEvent, None]:
         """Accepted events with ``seq > after`` in order, from the journal; nothing for an unknown session.
@@ -140,6 +147,11 @@ class SessionReads:
         if view is None and not events:
             raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
         return recover(self.tenant, self.id, view, events)
+
+    def _events_of(self, session: str, after: int, limit: int | None) -> AsyncGenerator[SessionEvent, None]:
+        """Of any session of the tenant."""
+        key = make_key(self.tenant, session)
+        return session_events(self._connection, self.tenant, session, key, after, limit)
 
     def _all_events(self, after: int, limit: int | None) -> AsyncGenerator[SessionEvent, None]:
         return session_events(self._connection, self.tenant, self.id, self.key, after, limit)

@@ -8,6 +8,7 @@ from refold.client.children import SessionChildren
 from refold.client.connection import Connection
 from refold.client.facts import Facts
 from refold.client.generations.session_generations import SessionGenerations
+from refold.client.operations.session_operations import SessionOperations
 from refold.client.publishing import Publisher
 from refold.client.reads import SessionReads
 from refold.client.run_writes import RunWrites
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from refold.client.generations.service import Generations
 
 
-class Session(RunWrites, SessionReads, SessionChildren, SessionTools, SessionGenerations):
+class Session(RunWrites, SessionReads, SessionChildren, SessionOperations, SessionTools, SessionGenerations):
     """Made by :meth:`refold.client.Refold.session`. Any number of these may exist for one session; those of
     one client share its send queue and what it saw accepted."""
 

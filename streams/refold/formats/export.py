@@ -138,7 +138,7 @@ def _active_path(events: Sequence[Event]) -> list[dict[str, Any]]:
         payload = event["payload"]
         if event["type"] == "SessionDeleted":
             messages, above, head = {}, {}, ""
-        elif event["type"] == "BranchSwitched":
+        elif event["type"] in ("BranchSwitched", "ContextRestored"):
             head = payload["head_message_id"] if payload["head_message_id"] in messages else head
         else:
             message = _message_of(event, len(messages))

@@ -1,0 +1,1 @@
+"""Operations on whole sessions: forks, states as of a seq, paths from history, pruning."""
