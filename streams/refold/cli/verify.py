@@ -17,7 +17,9 @@ import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_eval import eval_
 from refold.cli.verify_faults import faults
+from refold.cli.verify_runs import runs
 from refold.cli.verify_storm import storm
 from refold.cli.verify_usage import usage
 from refold.errors import UsageError
@@ -212,9 +214,11 @@ def effects(
         raise typer.Exit(EXIT_DIFFERENCE)
 
 
+app.command("eval")(eval_)
 app.command()(faults)
 app.command()(storm)
 app.command()(usage)
+app.command()(runs)
 
 
 @contextlib.contextmanager
