@@ -57,9 +57,9 @@ class Agents:
         self._where = ["--bootstrap", bootstrap, "--prefix", prefix]
         self._made: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *flags: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str = "agent", *flags: str, **environment: str) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
-        command = [*REFOLD, "agent", "run", "client.agent_program:agent", *self._where, *flags]
+        command = [*REFOLD, "agent", "run", f"client.agent_program:{name}", *self._where, *flags]
         with (self.directory / f"agent-{len(self._made)}.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -247,11 +247,60 @@ async def test_models_tools_and_large_outputs(rf: Refold) -> None:
     assert [message["role"] for message in context] == ["user", "assistant", "tool"]
 
 
+async def test_an_answer_goes_on_under_its_own_parameters(rf: Refold, agents: Agents) -> None:
+    """Goal: the process dies in mid-answer; another one continues the same generation, with the parameters it
+    was started with and not with its own, in the same attempt of the step."""
+    from client.agent_program import WORDS, talker
+
+    first = agents.start("talker", REFOLD_TEST_TEMPERATURE="0.7")
+    handle = await talker.start(rf, new_session("talk"), run_id="r-4")
+    await until(lambda: "half" in agents.ran())
+    first.kill()
+    agents.open_gate()
+    agents.start("talker", REFOLD_TEST_TEMPERATURE="0.1")
+    assert await handle.result(PATIENCE_S) == "".join(WORDS)
+    assert [line for line in agents.ran() if line.startswith("say")] == ["say:0.7", "say:0.7"]
+    types = [event.type async for event in handle.session.events()]
+    assert types.count("GenerationStarted") == types.count("GenerationFinished") == 1
+    assert types.count("GenerationAttempted") == 1
+    assert types.count("StepStarted") == 2
+
+
+async def test_a_model_step_that_runs_again_asks_with_temperature_0(rf: Refold) -> None:
+    """Goal: a failed answer is tried again as another generation; both parameters stand in the journal."""
+    agent = Agent("again", version="1")
+
+    @agent.generator("once-more")
+    async def reply(g: Generation) -> None:
+        if g.params["temperature"]:
+            raise ConnectionError("the provider is away")
+        async for _ in g.record(["Hello."], format="text"):
+            pass
+
+    @agent.run
+    async def body(run: Run) -> str:
+        return (await run.model("once-more", params={"temperature": 0.7})).text
+
+    session = rf.session(new_session("again"))
+    async with serving(agent, rf):
+        handle = await agent.start(rf, session)
+        assert await handle.result(PATIENCE_S) == "Hello."
+    started = [event.payload async for event in session.events() if event.type == "GenerationStarted"]
+    asked = [json.loads(payload["params"])["temperature"] for payload in started if payload is not None]
+    assert asked == [0.7, 0.0]
+
+
 def test_the_sdk_of_agents_needs_no_worker() -> None:
     """Goal: `refold.Agent` is there with the base install, and costs nothing before it is used."""
     program = "import refold, sys; assert 'refold.client' not in sys.modules; refold.Agent('a', version='1');"
     checks = "assert not {'faust', 'rocksdict'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", f"{program} {checks}"], check=True, timeout=PATIENCE_S)
+    main = "import refold; refold.Agent('a', version='1').main()"
+    shown = subprocess.run(
+        [sys.executable, "-c", main, "--help"], check=True, timeout=PATIENCE_S, capture_output=True, text=True
+    )
+    assert "Serve agent a, version 1." in shown.stdout
+    assert "--max-seconds" in shown.stdout
 
 
 def test_a_handle_asks_nobody_by_itself() -> None:
