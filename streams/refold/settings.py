@@ -24,6 +24,7 @@ from refold.settings_sections import (
     ClientSettings,
     KafkaSettings,
     LoggingSettings,
+    SummarizerSettings,
     WorkerSettings,
     http_url,
     is_loopback,
@@ -36,6 +37,7 @@ __all__ = [
     "KafkaSettings",
     "LoggingSettings",
     "Settings",
+    "SummarizerSettings",
     "WorkerSettings",
     "is_loopback",
     "load_settings",
@@ -96,6 +98,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     blobs: BlobSettings = Field(default_factory=BlobSettings)
     client: ClientSettings = Field(default_factory=ClientSettings)
+    summarizer: SummarizerSettings = Field(default_factory=SummarizerSettings)
     logging: LoggingSettings = Field(default_factory=LoggingSettings)
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -1,4 +1,5 @@
-"""The tables of the settings tree: ``[kafka]``, ``[worker]``, ``[blobs]``, ``[client]``, ``[logging]``.
+"""The tables of the settings tree: ``[kafka]``, ``[worker]``, ``[blobs]``, ``[client]``, ``[summarizer]``,
+``[logging]``.
 
 Each field carries its bounds and the sentence of the reference page; checks over several fields of a table
 live with the table.
@@ -395,6 +396,43 @@ class ClientSettings(_Section):
     request_timeout_ms: int = Field(
         10_000, ge=100, le=600_000, description="One HTTP request to an owning worker."
     )
+
+
+class SummarizerSettings(_Section):
+    """Who writes summaries of long sessions, in a process of `refold summarizer`."""
+
+    provider: Literal["extractive", "openai"] = Field(
+        "extractive",
+        description=(
+            "extractive: the beginnings of what was said, without a model. openai: any endpoint with OpenAI's"
+            " chat completions."
+        ),
+    )
+    base_url: str = Field(
+        "https://api.openai.com/v1", description="Of that endpoint, up to before /chat/completions."
+    )
+    model: str | None = Field(None, min_length=1, description="Model of that endpoint; needed with openai.")
+    api_key: SecretStr | None = Field(None, description="Sent to that endpoint as a bearer token.")
+    timeout_ms: int = Field(
+        60_000, ge=1_000, le=600_000, description="One request to the endpoint; three are made at most."
+    )
+    max_tokens: int | None = Field(
+        None, ge=16, le=131_072, description="max_tokens of the request. Default: the endpoint's."
+    )
+    text_bytes: int = Field(
+        4_096, ge=256, le=32_768, description="How long a summary is asked to be; longer than 32 KiB is cut."
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _absolute_url(cls, value: str) -> str:
+        return http_url(value)
+
+    @model_validator(mode="after")
+    def _model_named(self) -> Self:
+        if self.provider == "openai" and self.model is None:
+            raise ValueError("summarizer.provider=openai needs summarizer.model")
+        return self
 
 
 class LoggingSettings(_Section):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from refold.client.agents.worksource import ClientSource
 from refold.client.bulk import Batch, batches
 from refold.client.connection import Connection, Options, new_producer_id, now_ms
 from refold.client.events import SessionEvent, event_of
@@ -20,6 +22,9 @@ from refold.client.positions import Position
 from refold.client.receipts import Ruling
 from refold.client.session import Session
 from refold.client.snapshots import Frontier, SnapshotView
+from refold.client.summaries.configured import close, summarizer_of
+from refold.client.summaries.limits import CONCURRENCY_DEFAULT, DRAIN_S_DEFAULT
+from refold.client.summaries.serving import Report, SummaryServer, no_report
 from refold.client.usage.names import usage_session
 from refold.client.usage.usage import Usage
 from refold.core.slots import split_key
@@ -28,6 +33,7 @@ from refold.settings import Settings
 
 if TYPE_CHECKING:
     from refold.client.agents.handle import RunHandle
+    from refold.client.summaries.protocol import Summarizer
 
 #: How long closing waits for events in flight.
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -178,6 +184,35 @@ class Refold:
         """
         found = self.session(session) if isinstance(session, str) else session
         return self.generations.follow(found, generation, after=after, client=client)
+
+    async def summarize_forever(
+        self,
+        summarizer: Summarizer | None = None,
+        *,
+        concurrency: int = CONCURRENCY_DEFAULT,
+        stop: asyncio.Event | None = None,
+        drain_s: float = DRAIN_S_DEFAULT,
+        report: Report = no_report,
+    ) -> bool:
+        """Write a summary for every session whose policy asks for one, until ``stop`` is set or this is
+        cancelled; then wait at most ``drain_s`` seconds for those under way. True when all of them ended.
+
+        ``summarizer``: default what the settings say (``[summarizer]``). ``report`` hears of every try. Any
+        number of processes may do this at once. A topic or worker that is away is waited for.
+        """
+        made = summarizer_of(self.settings) if summarizer is None else summarizer
+        server = SummaryServer(
+            ClientSource(self),
+            made,
+            concurrency=concurrency,
+            bytes_max=self.settings.summarizer.text_bytes,
+            report=report,
+        )
+        try:
+            return await server.serve(stop or asyncio.Event(), drain_s)
+        finally:
+            if summarizer is None:
+                await close(made)
 
     async def stop(self, session: Session | str, generation: str, reason: str | None = None) -> Ruling:
         """End a generation with what is there, from any process, also one whose process died. Returns the
