@@ -51,7 +51,9 @@ NOUNS: Final[dict[str, Noun]] = {
     "review": Noun("refold.cli.review", "Calls that wait for a person: list, show, resolve."),
     "usage": Noun("refold.cli.usage", "What a subject used of which model lately."),
     "agent": Noun("refold.cli.agent", "Serve durable agents: run."),
+    "summarizer": Noun("refold.cli.summarizer", "Write summaries of long sessions: run."),
     "run": Noun("refold.cli.run", "Runs of durable agents: list, show, stop, move-pin, retry, fail."),
+    "eval": Noun("refold.cli.eval", "Batch evaluation: run, status, list, export."),
     "checkpoint": Noun("refold.cli.checkpoint", "Checkpoints in their store: list, verify, restore, prune."),
     "import": Noun("refold.cli.import_", "Bring transcripts of other tools in.", verbs=False),
     "verify": Noun("refold.cli.verify", "Prove the guarantees on this machine or your cluster."),
@@ -69,6 +71,8 @@ EXTRAS: Final[dict[str, str]] = {
     "jgo": "broker",
     "psutil": "broker",
     "s3fs": "s3",
+    "asyncpg": "eval",
+    "pyarrow": "eval",
 }
 
 
