@@ -134,7 +134,9 @@ def test_n5_what_is_not_retryable_goes_to_the_review_at_once() -> None:
 
 
 def test_a_completed_step_has_its_failures_forgiven() -> None:
-    inbox = running().ok(step_failed(), begun(attempt=2), done(attempt=2), invalidated("a"))
+    inbox = running().ok(step_failed(), begun(attempt=2), done(attempt=2))
+    assert step_of(inbox).failures == 0
+    inbox.ok(invalidated("a"))
     for attempt in (3, 4):
         inbox.ok(begun(attempt=attempt), step_failed(attempt=attempt))
     assert run_of(inbox).state == "leased"
