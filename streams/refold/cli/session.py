@@ -10,11 +10,10 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -26,15 +25,15 @@ from refold.cli.options import (
     YesOption,
     load_reducers,
     no_session,
-    settings_for,
 )
 from refold.cli.output import Output
+from refold.cli.session_client import SessionArgument, TenantOption, with_client
+from refold.cli.session_operations import fork as fork_session
+from refold.cli.session_operations import prune, switch
 from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.client import Refold, SessionEvent, SnapshotView
-
-T = TypeVar("T")
 
 #: ``show`` prints this much of each message; ``--json`` and ``export`` print all.
 PREVIEW_CHARS_MAX: Final = 100
@@ -43,29 +42,21 @@ FOLLOW_POLL_S: Final = 0.5
 
 EXIT_DIFFERENT: Final = 1
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
-
 app = typer.Typer(
-    help="Look at one session: show, events, export, fold, where, release, delete.", no_args_is_help=True
+    help="Look at one session: show, events, export, fold, where; fork, switch, prune, release, delete.",
+    no_args_is_help=True,
 )
-
-
-def _with_client(
-    bootstrap: str | None, prefix: str | None, tenant: str | None, work: Callable[[Refold], Awaitable[T]]
-) -> T:
-    from refold.client import Refold
-
-    async def run() -> T:
-        async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
-            return await work(rf)
-
-    return asyncio.run(run())
+app.command("fork")(fork_session)
+app.command()(switch)
+app.command()(prune)
 
 
 @app.command()
 def show(
     session: SessionArgument,
+    at: Annotated[
+        int | None, typer.Option("--at", min=1, help="As of this seq, folded from the journal.")
+    ] = None,
     tenant: TenantOption = None,
     bootstrap: BootstrapOption = None,
     prefix: PrefixOption = None,
@@ -76,12 +67,16 @@ def show(
 
     async def work(rf: Refold) -> SnapshotView:
         chat = rf.session(session)
+        if at is not None:
+            return await chat.at(at)
         view = await chat.state(min_seq=0)
         if view is None:
             raise no_session(chat.tenant, chat.id)
         return view
 
-    view = _with_client(bootstrap, prefix, tenant, work)
+    if at is not None:
+        load_reducers(None)
+    view = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if as_json:
         public = {name: value for name, value in view.data.items() if name not in OPAQUE_FIELDS}
@@ -98,6 +93,9 @@ def _print_state(out: Output, view: SnapshotView) -> None:
     if view.stale:
         out.note("no worker answered: read from the state topic")
     out.say(f"{view.tenant}/{view.session}  seq {view.seq}  {view.status}  {len(view.raw)} bytes")
+    if data["link"] is not None:
+        of = "a fork" if data["link"]["kind"] == "fork" else "a child"
+        out.say(f"{of} of {data['link']['session']}, as of seq {data['link']['seq']}")
     out.say(f"created {_iso(data['created_at_ms'])}, changed {_iso(data['updated_at_ms'])} (session time)")
     for (topic, partition), next_offset in view.frontier.items():
         out.say(f"folded up to {topic}[{partition}] offset {next_offset}")
@@ -196,7 +194,7 @@ def events(
                 return last
             await asyncio.sleep(FOLLOW_POLL_S)
 
-    last = _with_client(bootstrap, prefix, tenant, work)
+    last = with_client(bootstrap, prefix, tenant, work)
     if not follow:
         out.result({"session": session, "events": rows, "last_seq": last})
 
@@ -264,7 +262,7 @@ def export(
     async def work(rf: Refold) -> list[bytes]:
         return await documents_of(rf.session(session), format, rf.connection.blobs)
 
-    documents = _with_client(bootstrap, prefix, tenant, work)
+    documents = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if to is None:
         for document in documents:
@@ -298,7 +296,7 @@ def fold(
             return await fold_one(rf, session)
         return await fold_all(rf, progress=out.note)
 
-    report = _with_client(bootstrap, prefix, tenant, work)
+    report = with_client(bootstrap, prefix, tenant, work)
     for difference in report.differences:
         out.say(f"{difference.key}: {difference.what}")
     if report.more_differences:
@@ -330,7 +328,7 @@ def where(
     async def work(rf: Refold) -> dict[str, Any]:
         return await find(rf.session(session), rf.connection.owners)
 
-    found = _with_client(bootstrap, prefix, tenant, work)
+    found = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     owner = f"{found['owner']} at {found['url']}" if found["owner"] else "no worker"
     state = f" ({found['state'] or 'does not answer'})" if found["owner"] else ""
@@ -362,7 +360,7 @@ def release(
     async def work(rf: Refold) -> dict[str, Any]:
         return await run_release(rf, session, by=by, reason=reason, progress=out.note)
 
-    done = _with_client(bootstrap, prefix, tenant, work)
+    done = with_client(bootstrap, prefix, tenant, work)
     out.say(
         f"released: {done['replayed']} parked events replayed, {done['accepted']} accepted, "
         f"{done['duplicates']} already in, {done['refused']} refused"
@@ -394,7 +392,7 @@ def delete(
             raise no_session(chat.tenant, chat.id)
         return {"session": session, "status": ruling.status, "seq": ruling.seq, "code": ruling.code}
 
-    done = _with_client(bootstrap, prefix, tenant, work)
+    done = with_client(bootstrap, prefix, tenant, work)
     if done["status"] == "rejected":
         raise UsageError(f"the deletion was rejected: {done['code']}.")
     out.say(f"session {session} deleted at seq {done['seq']}")

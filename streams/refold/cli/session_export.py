@@ -27,8 +27,11 @@ async def export(chat: Session, format: str, blobs: BlobStore) -> list[bytes]:  
     if format == "raw":
         context = await chat.context("raw", min_seq=0, load_blobs=True)
         return [orjson.dumps(json_ready({"seq": context.seq, **context.request}))]
-    async with aclosing(chat.events()) as source:
-        events = [event async for event in source]
+    if format == "source":
+        async with aclosing(chat.events()) as source:
+            events = [event async for event in source]
+    else:
+        events = await chat.lineage()
     if not events:
         raise no_session(chat.tenant, chat.id)
     documents = await asyncio.to_thread(export_session, events, format, load=blobs.get)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from refold.client.events import SessionEvent
 from refold.client.ids import new_id as make_id
-from refold.client.operations.past import fold_past
+from refold.client.operations.past import fold_past, lineage
 from refold.client.operations.window import restored_payload
 from refold.client.publishing import Wait
 from refold.client.receipts import Receipt
@@ -66,6 +66,10 @@ class SessionOperations(SessionWrites):
             reached = f"is at seq {past.state.seq}" if past.state.seq else "does not exist"
             raise NotFound(f"session {self.tenant}/{self.id} {reached}: it has no state as of seq {seq}")
         return SnapshotView.of(encode_snapshot(past.state))
+
+    async def lineage(self) -> list[SessionEvent]:
+        """The session's events; of a fork, behind those that its source had when it was forked, and so on."""
+        return await lineage(self._events_of, self.id)
 
     async def fork(
         self, new_id: str | None = None, *, at: int | None = None, wait: Wait = "accepted"
