@@ -39,10 +39,24 @@ def test_linked_once() -> None:
     inbox = Inbox()
     inbox.send(link())
     assert isinstance(inbox.send(link()), Duplicate)
-    for other in (link(call="op-2"), link(kind="fork"), link(call=None)):
+    assert isinstance(inbox.send(link(call=None)), Duplicate)
+    for other in (link(call="op-2"), link(kind="fork")):
         ruling = inbox.send(other)
         assert isinstance(ruling, Rejected)
         assert ruling.code == "conflict"
+
+
+def test_a_link_learns_its_call() -> None:
+    """A child imported before its parent is linked without one: once, then it stands."""
+    inbox = Inbox()
+    inbox.send(link(call=None))
+    assert isinstance(inbox.send(link("c2")), Accepted)
+    assert isinstance(inbox.send(link(call="op-9")), Accepted)
+    assert [(child.session, child.call, child.seq) for child in inbox.session.children] == [
+        ("c2", "op-1", 2),
+        ("c1", "op-9", 3),
+    ]
+    assert isinstance(inbox.send(link(call="op-8")), Rejected)
 
 
 @pytest.mark.parametrize(

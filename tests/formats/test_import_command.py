@@ -57,7 +57,10 @@ class FakeSession:
     async def state(self, *, min_seq: int) -> Any:
         if self._cluster.no_worker:
             raise TransientError("no worker answers")
-        return SimpleNamespace() if self._name in self._cluster.sessions else None
+        if self._name not in self._cluster.sessions:
+            return None
+        events = self._cluster.sessions[self._name]
+        return SimpleNamespace(children=[e["payload"] for e in events if e["type"] == "ChildLinked"])
 
     async def events(self) -> AsyncIterator[Any]:
         for event in self._cluster.sessions[self._name]:
@@ -118,8 +121,9 @@ def test_importing_twice_sends_nothing_the_second_time(
     files.append(recorded("tau-bench/gpt-4o-airline.trials0-1.jsonl.gz"))
     code, first, _ = _import(capsys, *files, "--session-prefix", "x-")
     assert code == 0
-    # 100 sessions with two events of their own and 2658 messages; 7 and 19 records with an opening each.
-    assert first["accepted"] == first["events"] == first["sent"] == 2858 + 8 + 20
+    # 100 sessions with two events of their own and 2658 messages; 7 and 19 records with an opening each, and
+    # the parent's word of its child.
+    assert first["accepted"] == first["events"] == first["sent"] == 2858 + 8 + 20 + 1
     assert (first["tool_calls"], first["tool_results"]) == (574, 574)
     code, second, _ = _import(capsys, *files, "--session-prefix", "x-")
     assert (code, second["sent"], second["already_there"]) == (0, 0, first["events"])
@@ -131,9 +135,14 @@ def test_events_are_published_in_order_as_what_they_are(
     """Prefix on the session and on the link's other end, times and actors of the source, order kept."""
     files = [recorded("claude-code/50a7220d-subagent-a21e2f5.jsonl")]
     _import(capsys, *files, "--session-prefix", "x-", "--concurrency", 3)
-    ((name, events),) = cluster.sessions.items()
     parent = "x-50a7220d-7250-46f3-b38e-b716ce25032e"
-    assert name == f"{parent}.a21e2f5"
+    name = f"{parent}.a21e2f5"
+    assert list(cluster.sessions) == [name, parent]
+    ((linked,), events) = cluster.sessions[parent], cluster.sessions[name]
+    assert (linked["type"], linked["payload"]) == (
+        "ChildLinked",
+        {"session": name, "kind": "child", "call": "toolu_01KA6NusiEvFaq72v4Rgv3T3"},
+    )
     assert [event["type"] for event in events][:3] == ["SessionOpened", "MessageAppended", "MessageAppended"]
     assert events[0]["link"] == SessionLink("child", parent, None, "toolu_01KA6NusiEvFaq72v4Rgv3T3")
     assert [event["actor"] for event in events[1:3]] == [Actor("user"), Actor("assistant")]

@@ -24,7 +24,7 @@ from refold.formats.counts import Counts
 from refold.formats.sources import SOURCES, NewEvent, Reading, Source, SourceSession, detect, source_named
 
 if TYPE_CHECKING:
-    from refold.client import Refold
+    from refold.client import Receipt, Refold
 
 #: Sessions written at once. One session's events go one after another, a round trip each (about 2 ms), so
 #: this is what fills the connection: 32 of them reach what one worker folds, with 32 sessions in memory.
@@ -129,6 +129,7 @@ def _sessions(
     for path, source in plan:
         for session in source.read(path, reading):
             counts.add_session((event.type, event.payload) for event in session.events)
+            counts.events += session.belongs is not None
             if len(names) < SESSIONS_SHOWN_MAX:
                 names.append(prefix + session.session)
             yield session
@@ -199,14 +200,46 @@ async def _write(rf: Refold, source: SourceSession, prefix: str, durable: bool, 
         )
         outcome.sent += 1
         receipts.append((event, receipt))
-    if durable:
-        return
-    for event, receipt in receipts:
-        ruling = await receipt.ruling(RULING_TIMEOUT_S)
-        if ruling.status == "rejected":
-            outcome.reject(name, event, ruling.code, ruling.reason)
-        else:
-            outcome.rulings[ruling.status] += 1
+    for event, receipt in receipts if not durable else ():
+        await _ruled(name, event, receipt, outcome)
+    if source.belongs is not None and source.parent is not None:
+        await _link(rf, prefix + source.parent, source.belongs, prefix, durable, outcome)
+
+
+async def _ruled(name: str, event: NewEvent, receipt: Receipt, outcome: Outcome) -> None:
+    ruling = await receipt.ruling(RULING_TIMEOUT_S)
+    if ruling.status == "rejected":
+        outcome.reject(name, event, ruling.code, ruling.reason)
+    else:
+        outcome.rulings[ruling.status] += 1
+
+
+async def _link(
+    rf: Refold, parent: str, event: NewEvent, prefix: str, durable: bool, outcome: Outcome
+) -> None:
+    """Let the parent say that a child belongs to it, unless it does. The parent may be imported later: this
+    is then its first event."""
+    from refold.core.envelope import Actor
+
+    session = rf.session(parent)
+    payload = {**event.payload, "session": prefix + event.payload["session"]}
+    if not durable:
+        view = await session.state(min_seq=0)
+        rows = [] if view is None else view.children
+        named = [row for row in rows if row["session"] == payload["session"]]
+        if named and payload["call"] in (named[0]["call"], None):
+            outcome.known += 1
+            return
+    receipt = await session.publish(
+        event.type,
+        payload,
+        event_id=event.event_id,
+        event_time_ms=event.event_time_ms,
+        actor=Actor(event.actor),
+    )
+    outcome.sent += 1
+    if not durable:
+        await _ruled(parent, event, receipt, outcome)
 
 
 async def _known_events(rf: Refold, name: str) -> frozenset[str]:

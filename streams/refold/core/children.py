@@ -1,10 +1,11 @@
 """Sessions that belong to this one: rule Y4 (docs/concepts/context-policy.md).
 
 Y4  A child session answers a call of its parent and has a context of its own; ``ChildLinked`` in the parent's
-    journal says so, once per session. Closing and deleting follow the link of a child, not that of a fork:
-    whoever carries out the effects appends the same event to the children, in the transaction of the
-    parent's. Rows stay as long as the session: who is not in the list is not deleted with it. So a list that
-    is full refuses, and forgets nobody.
+    journal says so, once per session; a link that was made before anybody knew the call may learn it.
+    Closing and deleting follow the link of a child, not that of a fork: whoever carries out the effects
+    appends the same event to the children, in the transaction of the parent's. Rows stay as long as the
+    session: who is not in the list is not deleted with it. So a list that is full refuses, and forgets
+    nobody.
 """
 
 from __future__ import annotations
@@ -43,19 +44,27 @@ def rule_child(session: Session, event: ChildLinked) -> Duplicate | Rejected | N
         return Rejected("bad_value", "a session is not its own child")
     for child in session.children:
         if child.session == event.session:
-            if (child.kind, child.call) == (event.kind, event.call):
+            if child.kind == event.kind and event.call in (child.call, None):
                 return Duplicate(child.seq)
+            if child.kind == event.kind and child.call is None:
+                return _rule_room(session, event, child)
             return Rejected("conflict", f"the session was linked otherwise at seq {child.seq}")
-    used = sum([child_bytes(child) for child in session.children])
-    if len(session.children) >= CHILDREN_MAX or used + child_bytes(event) > CHILDREN_BYTES_MAX:
-        return Rejected("children_full", f"{len(session.children)} sessions are linked to this one")
+    return _rule_room(session, event, None)
+
+
+def _rule_room(session: Session, event: ChildLinked, instead: Child | None) -> Rejected | None:
+    """Room for the row, in the place of ``instead``."""
+    kept = [child for child in session.children if child is not instead]
+    used = sum([child_bytes(child) for child in kept])
+    if len(kept) >= CHILDREN_MAX or used + child_bytes(event) > CHILDREN_BYTES_MAX:
+        return Rejected("children_full", f"{len(kept)} sessions are linked to this one")
     return None
 
 
 def apply_child(session: Session, seq: int, event: ChildLinked) -> None:
     # A new list: who looked at the old one before an event compares with it after.
     session.children = [
-        *session.children,
+        *[child for child in session.children if child.session != event.session],
         Child(event.session, cast("ChildKind", event.kind), event.call, seq),
     ]
     session.enc_tail = None

@@ -54,10 +54,15 @@ class NewEvent:
 
 @dataclass(slots=True)
 class SourceSession:
-    """One conversation of a source, its events in the order they have to be published."""
+    """One conversation of a source, its events in the order they have to be published.
+
+    ``belongs``: what its parent's journal is to say of it, for a child session; ``parent``: whose.
+    """
 
     session: str
     events: list[NewEvent] = field(default_factory=list)
+    parent: str | None = None
+    belongs: NewEvent | None = None
 
 
 class Source(Protocol):
@@ -117,6 +122,16 @@ class Sheet:
         said = [title, list(link) if link else None]
         self.add(
             "SessionOpened", payload, key="open", content=said, time_ms=time_ms, actor="system", link=link
+        )
+
+    def child_of(self, link: SessionLink, *, time_ms: int = 0) -> None:
+        """Its parent is to say so. The event's id follows from the two names and the call."""
+        payload = {"session": self.session.session, "kind": "child", "call": link.call}
+        names = [self._source, link.session, self.session.session, link.call or ""]
+        digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogatepass")).hexdigest()
+        self.session.parent = link.session
+        self.session.belongs = NewEvent(
+            "ChildLinked", payload, f"import-child-{digest[:32]}", time_ms, "system"
         )
 
     def message(self, body: Body, *, source: Any, time_ms: int = 0) -> None:

@@ -8,8 +8,8 @@
 - Parallel calls and their results may hang beside each other. Taken literally they would be branches, and
   all but one would be off the active path; within one model message and its results, each record follows
   the head.
-- Side chains (``isSidechain``) are child sessions linked to the parent's call: a sub-agent's file
-  (``agentId``) or a chain inside the main file.
+- Side chains (``isSidechain``) are child sessions linked to the parent's call, and the parent says so in its
+  own journal: a sub-agent's file (``agentId``) or a chain inside the main file.
 - Every message remembers the number of its record, so that the sessions of one file can be put together
   again.
 """
@@ -154,7 +154,10 @@ class _File:
             parent = record["sessionId"] if isinstance(record.get("sessionId"), str) else self._session
             link = SessionLink("child", session_id(parent), None, self._starter(record))
         chain = _Chain(Sheet(NAME, name))
-        chain.sheet.open(time_ms=time_of(record.get("timestamp")), link=link)
+        time_ms = time_of(record.get("timestamp"))
+        chain.sheet.open(time_ms=time_ms, link=link)
+        if link is not None:
+            chain.sheet.child_of(link, time_ms=time_ms)
         return chain
 
     def _starter(self, record: Record) -> str | None:
