@@ -14,7 +14,7 @@ from typing import Final
 
 from refold.errors import FencedError, UnavailableError
 from refold.ops.evals.proof.plan import OUTSIDE, Death, ProofPlan
-from refold.ops.evals.proof.task import BOOK, HOLD, calls
+from refold.ops.evals.proof.task import BOOK, HOLD, LIMIT, calls
 from refold.ops.evals.run import EXIT_DONE, EXIT_FAILED
 
 POLL_S: Final = 0.005
@@ -22,8 +22,11 @@ POLL_S: Final = 0.005
 #: One life: imports, a claim, a share of the samples. On a busy machine some seconds.
 LIFE_SECONDS_MAX: Final = 120.0
 
-#: Every sample that may fail does so once: the first run after the deaths leaves some, the second none.
-RUNS_MAX: Final = 3
+#: Lives end with failed samples behind them, or try again at once: both happen. The last tries again.
+RETRIES: Final = (0, 1)
+
+#: The run after the deaths does all that is left; that it does is judged, not assumed.
+RUNS_MAX: Final = 2
 
 LOG_TAIL_BYTES: Final = 1_500
 
@@ -52,6 +55,8 @@ class Batch:
         self._directory = directory
         self.book = directory / "book"
         self.lives = Lives()
+        #: By process id, one per life.
+        self._logs: dict[int, Path] = {}
 
     def play(self, say: Callable[[str], None]) -> Lives:
         """All deaths, one fencing, then to the end. Stops where a runner ends in an unforeseen way."""
@@ -64,17 +69,23 @@ class Batch:
             if not died:
                 return self.lives
         for _ in range(RUNS_MAX):
-            code = self._ended(self._start())
+            last = self._start(retries=max(RETRIES))
+            code = self._ended(last)
             self.lives.exit_codes.append(code)
             if code != EXIT_FAILED:
                 break
         if code != EXIT_DONE:
-            self._tell(f"after {RUNS_MAX} runs without a kill the batch is not done (exit status {code})")
+            text = f"after {RUNS_MAX} runs without a kill the batch is not done (exit status {code})"
+            self._tell(text, last)
         return self.lives
 
     def _life(self, death: Death, before: subprocess.Popen[bytes] | None) -> bool:
         begun = calls(self.book)
-        victim = self._start(None if death.where == OUTSIDE else death)
+        victim = self._start(
+            None if death.where == OUTSIDE else death,
+            retries=RETRIES[self.lives.runs % len(RETRIES)],
+            further={LIMIT: str(begun + self._plan.quota)} if death.where == OUTSIDE else {},
+        )
         try:
             if before is not None:
                 self._until(lambda: calls(self.book) > begun or victim.poll() is not None)
@@ -88,7 +99,8 @@ class Batch:
             if before is not None:
                 before.kill()
         if code != -signal.SIGKILL:
-            self._tell(f"a runner that was to be killed at {death.where} ended with exit status {code}")
+            text = f"a runner that was to be killed at {death.where} ended with exit status {code}"
+            self._tell(text, victim)
             return False
         self.lives.kills += 1
         self.lives.killed_in_commits += death.where != OUTSIDE
@@ -99,7 +111,7 @@ class Batch:
         hold = self._directory / "hold"
         hold.touch()
         begun = calls(self.book)
-        process = self._start(None, {HOLD: str(hold)})
+        process = self._start(further={HOLD: str(hold)})
         enough = begun + self._plan.concurrency
         self._until(lambda: calls(self.book) >= enough or process.poll() is not None)
         return process
@@ -111,20 +123,26 @@ class Batch:
         if code == FencedError.exit_code:
             self.lives.fenced += 1
         else:
-            self._tell(f"a runner whose batch was taken over ended with exit status {code}, not 76")
+            text = f"a runner whose batch was taken over ended with exit status {code}, not 76"
+            self._tell(text, process)
 
     def _start(
-        self, death: Death | None = None, further: Mapping[str, str] | None = None
+        self,
+        death: Death | None = None,
+        *,
+        retries: int = 0,
+        further: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         self.lives.runs += 1
         change = [] if death is None else ["--die-at", f"{death.where}:{death.count}"]
         if self._plan.sabotage is not None:
             change += ["--sabotage", self._plan.sabotage]
-        with (self._directory / f"run-{self.lives.runs}.log").open("wb") as log:
-            return subprocess.Popen(
+        path = self._directory / f"run-{self.lives.runs}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "refold.ops.evals.proof.victim", *change),
-                    *("--", *self._command, "--resume"),
+                    *("--", *self._command, "--resume", "--retries", str(retries)),
                 ],
                 env={**self._environment, **(further or {})},
                 stdin=subprocess.DEVNULL,
@@ -132,6 +150,8 @@ class Batch:
                 stderr=log,
                 start_new_session=True,
             )
+        self._logs[process.pid] = path
+        return process
 
     def _ended(self, process: subprocess.Popen[bytes]) -> int:
         try:
@@ -147,8 +167,7 @@ class Batch:
                 raise UnavailableError(f"a runner did not come so far within {LIFE_SECONDS_MAX:g} s")
             time.sleep(POLL_S)
 
-    def _tell(self, text: str) -> None:
-        logs = sorted(self._directory.glob("run-*.log"), key=lambda path: path.stat().st_mtime)
-        tail = logs[-1].read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip() if logs else ""
+    def _tell(self, text: str, process: subprocess.Popen[bytes]) -> None:
+        tail = self._logs[process.pid].read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
         last = tail.splitlines()[-1] if tail else "it said nothing"
         self.lives.told.append(f"{text}: {last}")

@@ -19,6 +19,9 @@ BOOK: Final = "EVAL_PROOF_BOOK"
 #: Not REFOLD_…: settings refuse what they do not know. While a file of this name exists, samples go on.
 HOLD: Final = "EVAL_PROOF_HOLD"
 
+#: Calls from which on samples go on for ever: who is to be killed must not be done before it is.
+LIMIT: Final = "EVAL_PROOF_LIMIT"
+
 LINE_BYTES: Final = 16
 
 WAIT_S_MIN, WAIT_S_MAX = 0.002, 0.015
@@ -44,8 +47,10 @@ async def grade(sample: dict[str, Any], context: EvalContext) -> dict[str, int]:
 
 
 def _held() -> bool:
-    hold = os.environ.get(HOLD)
-    return hold is not None and Path(hold).exists()
+    hold, limit = os.environ.get(HOLD), os.environ.get(LIMIT)
+    if hold is not None and Path(hold).exists():
+        return True
+    return limit is not None and calls(Path(os.environ[BOOK])) > int(limit)
 
 
 def write_down(position: int, attempt: int) -> None:

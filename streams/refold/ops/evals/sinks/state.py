@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from refold.engine.kafkaerrors import behind
 from refold.errors import RefoldError, UnavailableError
 from refold.ops.evals.limits import CALL_TIMEOUT_S, COMMIT_SECONDS_MAX, TRANSACTION_TIMEOUT_MS
 from refold.ops.evals.points import broken, reach
@@ -29,8 +30,14 @@ RESEND_MAX: Final = 5
 #: Chunks are 16 MiB at most.
 QUEUE_KBYTES: Final = 64 * 1024
 
+#: Which one it is depends on the call that meets it; a fatal error of a transaction is that it was fenced.
 _FENCED: Final = frozenset(
-    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+    {
+        KafkaError._FATAL,
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    }
 )
 
 
@@ -63,7 +70,8 @@ class StateSink:
         self._next = 0
 
     async def look(self) -> Stored:
-        await asyncio.to_thread(self._read)
+        # A dead runner's open transaction must not hold us up: claiming ends it, and reads on.
+        await asyncio.to_thread(self._read, stable=True)
         return self._stored
 
     async def claim(self, first: EvalCursor) -> Stored:
@@ -80,10 +88,12 @@ class StateSink:
     async def close(self) -> None:
         self._producer = None
 
-    def _read(self) -> None:
+    def _read(self, *, stable: bool = False) -> None:
         partition = self._topic.partition_of(self._batch)
         take = self._stored.take
-        self._next = self._topic.read(partition, self._next, self._batch, lambda row, _: take(row))
+        self._next = self._topic.read(
+            partition, self._next, self._batch, lambda row, _: take(row), stable=stable
+        )
 
     def _claim(self, first: EvalCursor) -> Stored:
         producer = self._producer = Producer(self._config)
@@ -138,8 +148,8 @@ class StateSink:
             if cursor is not None:
                 send(None, cursor)
             reach("cursor")
-        except KafkaException as error:
-            return self._aborted(error)
+        except (KafkaException, SystemError) as raised:
+            return self._aborted(_kafka(raised))
         try:
             self._again(lambda: producer.commit_transaction(CALL_TIMEOUT_S), "committing results")
         except KafkaException as error:
@@ -175,12 +185,13 @@ class StateSink:
         while True:
             try:
                 return call()
-            except KafkaException as error:
+            except (KafkaException, SystemError) as raised:
+                error = _kafka(raised)
                 inner = error.args[0]
                 if is_fenced(error):
                     raise fenced(self._batch) from None
                 if inner.txn_requires_abort():
-                    raise
+                    raise error from None
                 unanswered = inner.retriable() or inner.code() in (
                     KafkaError._TIMED_OUT,
                     KafkaError._CONFLICT,
@@ -199,6 +210,14 @@ class StateSink:
         if is_fenced(error):
             return fenced(self._batch)
         return explain(error, doing=f"{doing} of batch {self._batch}", bootstrap=self._bootstrap)
+
+
+def _kafka(raised: KafkaException | SystemError) -> KafkaException:
+    """The Kafka error itself: it may come out of a callback as the cause of another."""
+    found = behind(raised)
+    if found is None:
+        raise raised
+    return found
 
 
 def is_fenced(raised: KafkaException) -> bool:

@@ -2,7 +2,9 @@
 
 A batch is in one partition, that of its id, so its records have one order and a reader needs one partition.
 The end of a read is the partition's high watermark when it begins: the last stable offset may lie before
-records of this batch that are committed, while another batch's transaction is open. Blocking; run in threads.
+records of this batch that are committed, while another batch's transaction is open. A runner that died
+within a transaction holds such a read up, at most until the broker ends that (TRANSACTION_TIMEOUT_MS, and
+its scan every 10 seconds); a successor ends it at once. Blocking; run in threads.
 """
 
 from __future__ import annotations
@@ -51,10 +53,15 @@ class EvalsTopic:
     def partition_of(self, batch: str) -> int:
         return (murmur2(batch.encode()) & 0x7FFFFFFF) % self.partitions()
 
-    def read(self, partition: int, start: int, batch: str | None, visit: Visit) -> int:
+    def read(
+        self, partition: int, start: int, batch: str | None, visit: Visit, *, stable: bool = False
+    ) -> int:
         """Visit committed records from ``start`` on, those of one batch or of all; where the next read
-        begins. Records of others are skipped by their keys, tombstones too."""
-        first, end = self._watermarks(partition)
+        begins. Records of others are skipped by their keys, tombstones too.
+
+        ``stable``: only to the last stable offset. Waits for nobody, and may miss what is committed.
+        """
+        first, end = self._watermarks(partition, committed=stable)
         first = max(start, first)
         if first >= end:
             return end
@@ -81,14 +88,14 @@ class EvalsTopic:
             reader.close()
         return end
 
-    def _watermarks(self, partition: int) -> tuple[int, int]:
-        """(first offset, high watermark)."""
+    def _watermarks(self, partition: int, *, committed: bool) -> tuple[int, int]:
+        """(first offset, high watermark, or with ``committed`` the last stable offset)."""
         consumer = Consumer(
             {
                 **self._config,
                 "group.id": f"refold-reader-{uuid.uuid4().hex[:12]}",
                 "enable.auto.commit": False,
-                "isolation.level": "read_uncommitted",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
             }
         )
         try:
