@@ -71,7 +71,8 @@ class SessionChildren(SessionWrites):
         ``call``: its operation id, or its call id (then the newest of that id, an open one first; the call is
         declared, so that it has an operation id of its own). ``session_id``: else made from both names.
 
-        Waits until the fold has accepted the link and the child. Raises NotFound where there is no such
+        The message that asked for the call has to be accepted by then (``append(…, wait="accepted")``). Waits
+        until the fold has accepted the link and the child. Raises NotFound where there is no such
         session or call, Refused where the link is refused (``session_closed``, ``children_full``,
         ``conflict``: the id is another call's child), UsageError for a session that is there already and is
         no child of this call; else as ``publish``.
