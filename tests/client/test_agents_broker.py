@@ -119,15 +119,16 @@ def new_session(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:6]}"
 
 
-async def test_a_killed_process_and_a_drained_one(rf: Refold, agents: Agents, prefix: str) -> None:
-    """Goal: SIGKILL in a step: another process goes on when the lease is over, with the same attempt and one
-    effect. SIGTERM: the running step reaches its end, the run is given back at once, exit 0."""
+async def test_a_frozen_process_and_a_drained_one(rf: Refold, agents: Agents, prefix: str) -> None:
+    """Goal: SIGSTOP in a step: another process goes on when the lease is over, with the same attempt and one
+    effect, and the first one, woken, writes nothing. SIGTERM: the running step reaches its end, the run is
+    given back at once, exit 0."""
     from client.agent_program import agent
 
     first = agents.start()
     handle = await agent.start(rf, new_session("killed"), input="tides", run_id="r-1")
     await until(lambda: agents.ran() == ["outline", "long"])
-    first.kill()
+    first.send_signal(signal.SIGSTOP)
     second = agents.start()
     await until(lambda: agents.ran() == ["outline", "long", "long"])
     row = await handle.row()
@@ -144,8 +145,14 @@ async def test_a_killed_process_and_a_drained_one(rf: Refold, agents: Agents, pr
     assert await agent.start(rf, handle.session, input="tides", run_id="r-1") is not None
     again = await rf.run(handle.session.id, "r-1").result(PATIENCE_S)
     assert again == "all about tides"
-    third.send_signal(signal.SIGTERM)
-    assert await exit_code(third) == 0
+    first.send_signal(signal.SIGCONT)
+    for process in (first, third):
+        process.send_signal(signal.SIGTERM)
+    assert [await exit_code(process) for process in (first, third)] == [0, 0]
+    types = [event.type async for event in handle.session.events()]
+    assert types.count("StepStarted") == 4
+    assert types.count("StepCompleted") == 3
+    assert agents.ran().count("publish") == len(agents.effects()) == 1
 
 
 async def test_a_second_signal_ends_the_process_at_once_and_the_cli_shows_and_stops(
@@ -295,12 +302,16 @@ def test_the_sdk_of_agents_needs_no_worker() -> None:
     program = "import refold, sys; assert 'refold.client' not in sys.modules; refold.Agent('a', version='1');"
     checks = "assert not {'faust', 'rocksdict'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", f"{program} {checks}"], check=True, timeout=PATIENCE_S)
-    main = "import refold; refold.Agent('a', version='1').main()"
-    shown = subprocess.run(
-        [sys.executable, "-c", main, "--help"], check=True, timeout=PATIENCE_S, capture_output=True, text=True
-    )
-    assert "Serve agent a, version 1." in shown.stdout
-    assert "--max-seconds" in shown.stdout
+
+
+def test_an_agent_is_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["reporter.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        Agent("a", version="1").main()
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Serve agent a, version 1." in shown
+    assert "--max-seconds" in shown
 
 
 def test_a_handle_asks_nobody_by_itself() -> None:

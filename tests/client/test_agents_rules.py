@@ -323,7 +323,7 @@ def test_jitter_adapts_to_refusals() -> None:
         made.refused()
     assert made.window_s == JITTER_S_MAX
     assert made.jitter(0.5) == JITTER_S_MAX / 2
-    for _ in range(20):
+    for _ in range(60):
         made.granted()
     assert made.window_s == 0.0
 
