@@ -43,7 +43,7 @@ FOLLOW_POLL_S: Final = 0.5
 EXIT_DIFFERENT: Final = 1
 
 app = typer.Typer(
-    help="Look at one session: show, events, export, fold, where; fork, switch, prune, release, delete.",
+    help="One session: show, events, export, fold, where, fork, switch, prune, release, delete.",
     no_args_is_help=True,
 )
 app.command("fork")(fork_session)

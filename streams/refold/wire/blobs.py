@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,10 @@ INLINE_BYTES_MAX: Final = 64 * 1024
 
 #: Largest blob read back into memory; a longer one is refused before it is read.
 BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
+
+#: In object stores a blob that is there is written again when it is older than this, and counts as new: far
+#: below the shortest grace of `refold blobs gc`, far above the time between two events with the same content.
+FRESH_S: Final = 15 * 60
 
 #: Stores in which a completed write appears at once or not at all, so that no rename is needed.
 ATOMIC_PROTOCOLS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"})
@@ -66,7 +71,7 @@ class BlobStore:
         digest = sha256_hex(data)
         path = self._path(digest)
         try:
-            if not self._present(path, len(data)):
+            if not self._present(path, len(data)) or not self._freshen(path):
                 self._write(path, data)
         except OSError as error:
             raise StorageError(
@@ -110,6 +115,42 @@ class BlobStore:
                 "The file was damaged or replaced: restore it from a backup"
             )
         return data
+
+    @property
+    def fs(self) -> Any:
+        """The fsspec file system."""
+        return self._fs
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def is_local(self) -> bool:
+        return self._local
+
+    def path_of(self, name: str) -> str:
+        """Where a blob is, by its digest; or what was left aside beside it."""
+        return self._path(name)
+
+    def _freshen(self, path: str) -> bool:
+        """Make a blob that is there young again, so that a garbage collection which runs before the event
+        is written takes it for what it is: about to be named. False: write it."""
+        if self._local:
+            try:
+                os.utime(path)
+                # One that was being removed has left this name by now, or has its new age.
+                return Path(path).exists()
+            except FileNotFoundError:
+                return False
+            except PermissionError:
+                # Another user's file: as in an object store.
+                pass
+        try:
+            modified = self._fs.modified(path)
+        except (FileNotFoundError, NotImplementedError):
+            return False
+        return bool(time.time() - modified.timestamp() < FRESH_S)
 
     def _path(self, digest: str) -> str:
         # Two levels of 256: a million blobs are 15 per directory.

@@ -1,0 +1,1 @@
+"""Garbage collection of the blob store (rule O7)."""
