@@ -44,7 +44,8 @@ NOUNS: Final[dict[str, Noun]] = {
     "topology": Noun("refold.cli.topology", "Topics as data: validate, plan, apply, render."),
     "registry": Noun("refold.cli.registry", "Schemas: list, check, lock, serve, register."),
     "session": Noun(
-        "refold.cli.session", "Look at one session: show, events, export, fold, where, release, delete."
+        "refold.cli.session",
+        "One session: show, events, export, fold, where, fork, switch, prune, release, delete.",
     ),
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
     "reducer": Noun("refold.cli.reducer", "Parts that your own reducers fold: list, release."),
@@ -54,6 +55,7 @@ NOUNS: Final[dict[str, Noun]] = {
     "summarizer": Noun("refold.cli.summarizer", "Write summaries of long sessions: run."),
     "run": Noun("refold.cli.run", "Runs of durable agents: list, show, stop, move-pin, retry, fail."),
     "eval": Noun("refold.cli.eval", "Batch evaluation: run, status, list, export."),
+    "blobs": Noun("refold.cli.blobs", "The store of large payloads: gc."),
     "checkpoint": Noun("refold.cli.checkpoint", "Checkpoints in their store: list, verify, restore, prune."),
     "import": Noun("refold.cli.import_", "Bring transcripts of other tools in.", verbs=False),
     "verify": Noun("refold.cli.verify", "Prove the guarantees on this machine or your cluster."),
