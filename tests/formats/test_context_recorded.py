@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from refold.client.operations.session_operations import fork_payload
 from refold.core.rulings import Accepted, Duplicate
 from refold.errors import InvalidRecord, UsageError
 from refold.formats.context import render
@@ -19,6 +20,7 @@ from refold.formats.sources import SourceSession, detect
 from refold.formats.transcript import transcript
 from refold.formats.validate import problems
 from refold.formats.views import seen_by
+from refold.wire.snapshot import encode_snapshot
 
 from .folding import Folded
 from .support import DATA, SUPPORTED, read, recorded
@@ -93,8 +95,7 @@ def change(folded: Folded, at: int, chance: random.Random, found: Counter[str]) 
 
 
 def walk(session: SourceSession, chance: random.Random, found: Counter[str]) -> None:
-    """One conversation: folded whole, cut, then changed; and a copy of a beginning of it that goes on on its
-    own."""
+    """One conversation: folded whole, cut, then changed; and a fork of it, made anywhere, changed too."""
     events = session.events
     count = len(events)
     cuts = set(range(count)) if count <= CUTS else {*chance.sample(range(count), CUTS), count - 1}
@@ -103,16 +104,17 @@ def walk(session: SourceSession, chance: random.Random, found: Counter[str]) -> 
     for at, event in enumerate(events):
         ruling = folded.add(event)
         assert isinstance(ruling, Accepted), (at, ruling)
-        if at <= fork_at:
-            fork.add(event)
+        if at == fork_at:
+            payload = fork_payload(session.session, encode_snapshot(folded.state))
+            assert isinstance(fork.append("SessionForked", payload, event_id="fork"), Accepted)
+            accepted_by_both(fork.snapshot(), chance, found)
         if at in cuts:
             found["cuts"] += 1
             accepted_by_both(folded.snapshot(), chance, found)
     for at in range(CHANGES):
         target = fork if at == CHANGES - 1 else folded
         change(target, at, chance, found)
-        if target.state.seq:
-            accepted_by_both(target.snapshot(), chance, found)
+        accepted_by_both(target.snapshot(), chance, found)
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
