@@ -94,7 +94,7 @@ SUITES: tuple[Suite, ...] = (
     Suite("plug", 100, ("plug/*",), "SIGKILL on a real RocksDB, in process and on real workers"),
     Suite("engine", 410, ("engine/*", "agents/*"), "the worker on a real Kafka"),
     Suite("chaos", 260, ("ops/verify/*",), "short runs of chaos and storm, their sabotages, the oracle"),
-    Suite("effects", 300, ("ops/test_effects_runs*",), "agents killed at every boundary, every sabotage"),
+    Suite("effects", 300, ("ops/test_effects_runs*", "ops/test_runs_verify*"), "agents killed at every boundary and in their runs, sabotages"),
     Suite("demo", 130, ("demo/*",), "the demo's opening, and its conversations, shortened"),
 )
 

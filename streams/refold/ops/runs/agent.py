@@ -92,7 +92,7 @@ def take_refused() -> None:
         granted = await take(agent, session, item, process)
         if isinstance(granted, Grant):
             return granted
-        return Grant(item.run or "", process, item.epoch, lease_clock(), 0)
+        return Grant(item.run or "", process, item.epoch + 1, lease_clock(), 0)
 
     # A name that module has only imported.
     importlib.import_module("refold.client.agents.holding").__dict__["take"] = careless

@@ -181,10 +181,7 @@ class _Run:
             if blow == "worker":
                 await self._kill_worker(fleet)
                 continue
-            able = [agent for agent in crew.agents if not agent.frozen and agent.alive and agent.ready]
-            if not able:
-                continue
-            agent = self.chance.choice(able)
+            agent = await self._victim(crew)
             if blow == "freeze":
                 task = asyncio.create_task(self._freeze(crew, agent))
                 waking.add(task)
@@ -193,6 +190,14 @@ class _Run:
                 died_ms = await crew.kill(agent)
                 self.deaths.append(AgentDeath("kill", agent.name, died_ms))
                 self.say(f"  {self._at():6.1f} s  SIGKILL {agent.name}, {len(self.ended)} runs ended")
+
+    async def _victim(self, crew: Crew) -> AgentProcess:
+        """Somebody who serves while another one does too: else a busy machine would only see starts."""
+        while True:
+            able = [agent for agent in crew.agents if not agent.frozen and agent.alive and agent.ready]
+            if len(able) > 1:
+                return self.chance.choice(able)
+            await asyncio.sleep(SUPERVISE_S)
 
     async def _freeze(self, crew: Crew, agent: AgentProcess) -> None:
         """Frozen until its leases are over and others had two seconds to take its runs, then woken."""
