@@ -808,6 +808,26 @@ async def test_steps_do_not_nest(world: World) -> None:
             await handle.result(PATIENCE_S)
 
 
+async def test_a_body_awaits_its_steps(world: World) -> None:
+    """Goal: a run does not end while a step of it runs; the body is told so, once."""
+    agent = Agent("hasty", version="1")
+
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    @agent.run
+    async def body(run: Run) -> str:
+        forgotten = asyncio.ensure_future(run.step("slow", slow))
+        await run.step("quick", lambda: 1)
+        return "done" if not forgotten.done() else ""
+
+    async with world.process(agent) as process:
+        handle = await process.start()
+        with pytest.raises(RunInReview, match="returned while step 'slow' runs"):
+            await handle.result(PATIENCE_S)
+        await world.until(lambda: process.server.running == 0)
+
+
 async def test_what_runs_beside_a_failed_step_is_recorded_first(world: World) -> None:
     """Goal: a failure for good takes the run from this process, not what its other steps have done."""
     agent = Agent("wide", version="1")

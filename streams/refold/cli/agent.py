@@ -50,9 +50,11 @@ def run(
     75 the time was over, 128 + signal after a second one.
     """
     from refold.client.agents.process import run_process
+    from refold.telemetry.logging import configure
 
-    agent = find_agent(target)
     settings = settings_for(bootstrap=bootstrap, prefix=prefix, environment=environment)
+    configure(fmt=settings.logging.format, level=settings.logging.level, environment=settings.environment)
+    agent = find_agent(target)
     raise typer.Exit(run_process(agent, settings, concurrency=concurrency, max_seconds=max_seconds))
 
 

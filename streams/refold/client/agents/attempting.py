@@ -7,6 +7,7 @@ session does not hold.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from refold.client.agents.beats import Beats
@@ -24,6 +25,9 @@ from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.client.agents.execution import Execution
+
+
+log = logging.getLogger("refold.client")
 
 
 class TryAgain(Exception):
@@ -100,6 +104,11 @@ async def _completed(run: Execution, row: StepRow, spec: StepSpec, output: bytes
 
 async def _failed(run: Execution, row: StepRow, spec: StepSpec, error: Exception) -> BaseException:
     """Record it; what to raise: another attempt, or the end of this process's part in the run."""
+    log.warning(
+        "step_failed run=%s step=%s attempt=%d: %s", run.run_id, row.step_id, row.attempt, code_of(error)
+    )
+    # An exception's text may be what a person wrote.
+    log.debug("step_failed run=%s step=%s", run.run_id, row.step_id, exc_info=error)
     failures = row.failures + 1
     retries = min(spec.retries, run.row.data["retries_max"])
     again = not isinstance(error, NonRetryable | UsageError) and failures <= retries

@@ -67,6 +67,7 @@ async def failed(run: Execution, error: RunFailed) -> Ended:
 async def fault(run: Execution, error: BaseException) -> Ended:
     """The body's own fault: as a failed step, so that the run goes to the review queue and can be retried."""
     log.warning("run_body_failed run=%s: %s", run.run_id, type(error).__name__)
+    log.debug("run_body_failed run=%s", run.run_id, exc_info=error)
     run.leaving.over = True
     before = run.rows.get(BODY_STEP)
     attempt = 1 if before is None else before.attempt + (0 if before.state == "running" else 1)

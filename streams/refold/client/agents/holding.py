@@ -77,7 +77,8 @@ class Holding:
         self._held.pop(key, None)
         self.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("agent_run_crashed agent=%s: %s", self._agent.name, type(error).__name__)
+            # Not the body's: ours, or the lease's events could not be sent at all.
+            log.error("agent_run_crashed agent=%s", self._agent.name, exc_info=error)
 
     async def _one(self, key: bytes, session: Session, item: WorkItem) -> None:
         loop = asyncio.get_running_loop()

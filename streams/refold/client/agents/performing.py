@@ -11,25 +11,40 @@ from refold.client.agents.limits import ROUNDS_MAX
 from refold.client.agents.outcomes import BodyChanged, RunFailed, RunLeft
 from refold.client.agents.run import Run
 from refold.client.agents.stepping import Stepping
-from refold.errors import InvariantViolation, RefoldError, StorageError, TransientError, UnavailableError
+from refold.errors import (
+    InvariantViolation,
+    RefoldError,
+    StorageError,
+    TransientError,
+    UnavailableError,
+    UsageError,
+)
 
 
 async def perform(run: Execution) -> Ended:
     """Returns how it ended here; the lease is renewed meanwhile."""
     run.lease.start()
     try:
-        for _ in range(ROUNDS_MAX):
-            ended = await _execute(run)
-            if ended is not None:
-                return ended
-            run.stepping = Stepping(run)
-        return await fault(
-            run, InvariantViolation(f"its steps were invalidated in {ROUNDS_MAX} executions in a row")
-        )
+        try:
+            return await _rounds(run)
+        except RefoldError as error:
+            # The fold refused what ends the run; a person has to see that, and not every lease again.
+            return await fault(run, error)
     except RunLeft as why:
         return gone(run, why)
     finally:
         await run.lease.stop()
+
+
+async def _rounds(run: Execution) -> Ended:
+    for _ in range(ROUNDS_MAX):
+        ended = await _execute(run)
+        if ended is not None:
+            return ended
+        run.stepping = Stepping(run)
+    return await fault(
+        run, InvariantViolation(f"its steps were invalidated in {ROUNDS_MAX} executions in a row")
+    )
 
 
 async def _execute(run: Execution) -> Ended | None:
@@ -75,6 +90,8 @@ async def _returned(run: Execution, result: object) -> Ended | None:
     if run.stepping.missing:
         return await fault(run, BodyChanged(run.changed("", run.stepping.missing)))
     await run.refresh()
+    if running := [row.step_id for row in run.rows.values() if row.state == "running"]:
+        return await fault(run, UsageError(f"the body returned while step {running[0]!r} runs: await it"))
     if any(not row.valid for name in run.stepping.order if (row := run.rows.get(name)) is not None):
         return None
     return await completed(run, plain(result))
