@@ -65,7 +65,7 @@ async def unmark_topics(
     candidates: set[bytes],
     progress: Callable[[str], None],
 ) -> int:
-    """Read every topic of the applications to its end; how many records. Raises NotFound for a topic that is
+    """Read every topic of the applications to its end; how many records. Raises ConfigError for a topic that is
     not there: then nothing is known, and nothing may be swept."""
     records = 0
     for prefix in prefixes:
