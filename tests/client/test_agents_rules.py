@@ -129,6 +129,14 @@ def test_two_outputs_of_one_step_among_the_inputs_are_refused() -> None:
         given(["x", "y"], [StepResult("a", 1, "d1"), StepResult("a", 2, "d2")])
 
 
+def test_more_than_the_fold_takes_is_refused_before_the_step_runs() -> None:
+    """Goal: nothing runs whose record would be refused afterwards."""
+    with pytest.raises(UsageError, match="at most 16 inputs, not 17"):
+        given([str(n) for n in range(17)], list(range(17)))
+    with pytest.raises(UsageError, match="reads at most 32 other steps, not 33"):
+        given(["all"], [[StepResult(f"s{n}", n, "d") for n in range(33)]])
+
+
 def test_values_are_canonical_and_read_back_as_recorded() -> None:
     """Goal: equal values have equal digests, whatever their keys' order; what is no JSON is named."""
     assert digest(encode({"b": 1, "a": (1, 2)}, "x")) == digest(encode({"a": [1, 2], "b": 1}, "x"))

@@ -73,7 +73,7 @@ def wants_step(function: Callable[..., Any]) -> str | None:
     """The name of the parameter that is annotated with :class:`Step`."""
     try:
         hints = typing.get_type_hints(function)
-    except (NameError, TypeError):
+    except (NameError, TypeError, AttributeError, SyntaxError):
         # An annotation of something that is imported for type checkers only.
         hints = dict(getattr(function, "__annotations__", {}))
     for name, kind in hints.items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refold.client.agents.values import digest, encode
+from refold.core.limits import STEP_INPUTS_MAX, STEP_READS_MAX
 from refold.errors import UsageError
 
 
@@ -45,9 +46,18 @@ class Given:
 
 
 def given(names: Sequence[str], inputs: Sequence[Any]) -> Given:
-    """Raises UsageError for an input that is no JSON value."""
+    """Raises UsageError for an input that is no JSON value, and for what the fold would refuse."""
+    if len(inputs) > STEP_INPUTS_MAX:
+        raise UsageError(
+            f"a step has at most {STEP_INPUTS_MAX} inputs, not {len(inputs)}: pass a list or dict"
+        )
     reads: dict[str, str] = {}
     values = tuple(_resolved(value, reads) for value in inputs)
+    if len(reads) > STEP_READS_MAX:
+        raise UsageError(
+            f"a step reads at most {STEP_READS_MAX} other steps, not {len(reads)}: bring some of them together "
+            "in a step of their own"
+        )
     digests = tuple(
         (name, digest(encode(value, f"input {name!r}"))) for name, value in zip(names, values, strict=True)
     )
