@@ -998,8 +998,9 @@ async def test_more_steps_than_a_run_holds_end_it(world: World) -> None:
 
     async with world.process(agent) as process:
         handle = await process.start()
-        with pytest.raises(RunFailed, match="64 steps"):
+        with pytest.raises(RunFailed, match="64 steps") as told:
             await handle.result(PATIENCE_S)
+    assert told.value.code == "runs_full"
 
 
 async def test_an_agent_that_cannot_hear_of_runs_says_so() -> None:

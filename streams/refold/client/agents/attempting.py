@@ -19,6 +19,7 @@ from refold.client.agents.replay import Begin
 from refold.client.agents.rows import StepRow
 from refold.client.agents.specs import Attempt, StepSpec
 from refold.client.agents.values import decode, digest, encode, short
+from refold.client.receipts import Refused
 from refold.client.tools.outcomes import ApprovalPending
 from refold.core.limits import ERROR_CODE_BYTES_MAX, RUN_ERROR_BYTES_MAX
 from refold.errors import UsageError
@@ -135,5 +136,7 @@ async def _failed(run: Execution, row: StepRow, spec: StepSpec, error: Exception
 
 
 def code_of(error: BaseException) -> str:
-    """What the error calls itself, else its type."""
+    """What the error calls itself, or the fold's word; else its type."""
+    if isinstance(error, Refused) and error.ruling.code:
+        return error.ruling.code
     return str(getattr(error, "code", None) or type(error).__name__)

@@ -48,9 +48,7 @@ class Given:
 def given(names: Sequence[str], inputs: Sequence[Any]) -> Given:
     """Raises UsageError for an input that is no JSON value, and for what the fold would refuse."""
     if len(inputs) > STEP_INPUTS_MAX:
-        raise UsageError(
-            f"a step has at most {STEP_INPUTS_MAX} inputs, not {len(inputs)}: pass a list or dict"
-        )
+        raise UsageError(f"a step has at most {STEP_INPUTS_MAX} inputs, not {len(inputs)}: pass a list")
     reads: dict[str, str] = {}
     values = tuple(_resolved(value, reads) for value in inputs)
     if len(reads) > STEP_READS_MAX:
