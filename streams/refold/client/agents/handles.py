@@ -53,7 +53,7 @@ def given(names: Sequence[str], inputs: Sequence[Any]) -> Given:
     values = tuple(_resolved(value, reads) for value in inputs)
     if len(reads) > STEP_READS_MAX:
         raise UsageError(
-            f"a step reads at most {STEP_READS_MAX} other steps, not {len(reads)}: bring some of them together "
+            f"a step reads at most {STEP_READS_MAX} other steps, not {len(reads)}: bring some together "
             "in a step of their own"
         )
     digests = tuple(
