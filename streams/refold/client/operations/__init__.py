@@ -1,1 +1,3 @@
 """Operations on whole sessions: forks, states as of a seq, paths from history, pruning."""
+
+from __future__ import annotations

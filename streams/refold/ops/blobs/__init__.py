@@ -1,1 +1,3 @@
 """Garbage collection of the blob store (rule O7)."""
+
+from __future__ import annotations
