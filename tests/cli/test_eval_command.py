@@ -18,7 +18,7 @@ import pytest
 
 from client.worker_process import refold
 from refold.cli.main import run
-from refold.errors import FencedError
+from refold.errors import ConfigError, FencedError
 from refold.ops.evals import points
 from refold.ops.evals.proof.countstate import observe_topic
 from refold.ops.evals.proof.counttables import observe_tables
@@ -238,6 +238,55 @@ async def test_the_judge_sees_a_cursor_that_is_committed_before_its_results(plac
         await sink.close()
     found = judge(ProofPlan(samples=3), await place.observe(batch), [])
     assert any(text.startswith("cursor:") for text in found.told)
+
+
+async def test_a_dead_runners_open_transaction_is_neither_waited_for_nor_counted(
+    kafka: Kafka, prefix: str
+) -> None:
+    """Goal: a resume after a death within a commit begins at once. Method: look, and see that the transaction
+    is still open; where the broker has ended it meanwhile (10 s), once more."""
+
+    def die(point: str) -> None:
+        if point == "cursor":
+            raise InterruptedError
+
+    place = Place("state", kafka.bootstrap, prefix, "")
+    topic = EvalsTopic(place.settings.kafka_config("reader"), place.names.evals)
+    for _ in range(3):
+        batch = f"b-{uuid.uuid4().hex[:6]}"
+        first, second = place.sink(batch), place.sink(batch)
+        cursor = (await first.claim(EvalCursor(batch, "d" * 64, 3, "s", "m:f", "{}", 1, 1))).cursor
+        assert cursor is not None
+        points.set_up(die, None)
+        try:
+            with pytest.raises(InterruptedError):
+                await first.commit([result(batch, 0)], cursor._replace(done=1))
+        finally:
+            points.set_up(None, None)
+        partition = topic.partition_of(batch)
+
+        def is_open(where: int = partition) -> bool:
+            return topic.end(where, committed=True) < topic.end(where, committed=False)
+
+        for _ in range(200):
+            if was_open := await asyncio.to_thread(is_open):
+                break
+            await asyncio.sleep(0.02)
+        looked = await second.look()
+        still_open = await asyncio.to_thread(is_open)
+        assert looked.samples == {}
+        assert (await second.claim(cursor)).samples == {}
+        assert not is_open()
+        if was_open and still_open:
+            return
+    pytest.fail("no transaction stayed open for the length of a look")
+
+
+@pytest.mark.parametrize("value", ["garbage://x", "postgresql://u@h:no/x", "postgresql://[::1/x"])
+async def test_a_wrong_address_is_the_callers(value: str) -> None:
+    pytest.importorskip("asyncpg", reason="the extra eval is not installed")
+    with pytest.raises(ConfigError, match="--dsn"):
+        await PostgresSink("b", value).look()
 
 
 @pytest.mark.parametrize("kind", SINKS)

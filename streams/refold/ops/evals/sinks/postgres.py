@@ -43,10 +43,11 @@ class Database:
                     server_settings={"application_name": "refold-eval"},
                 )
             return await work(self._connection)
+        except ValueError as error:
+            # Before asyncpg's own: what it says of a wrong address is one of them too.
+            raise ConfigError(f"--dsn, or PGHOST and its like: {error}.") from None
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
             raise explained(error, doing) from None
-        except ValueError as error:
-            raise ConfigError(f"--dsn is none that asyncpg takes ({error}).") from None
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -88,6 +88,10 @@ class EvalsTopic:
             reader.close()
         return end
 
+    def end(self, partition: int, *, committed: bool) -> int:
+        """The high watermark, or with ``committed`` the last stable offset."""
+        return self._watermarks(partition, committed=committed)[1]
+
     def _watermarks(self, partition: int, *, committed: bool) -> tuple[int, int]:
         """(first offset, high watermark, or with ``committed`` the last stable offset)."""
         consumer = Consumer(
