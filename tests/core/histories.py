@@ -102,7 +102,18 @@ def items(draw: st.DrawFn, number: int) -> tuple[str, dict[str, Any]]:
             )
         )
     if kind == 18:
-        return event("SessionConfigured", window_messages=draw(st.sampled_from([1, 2, 5, 20])))
+        return draw(
+            st.sampled_from(
+                [
+                    *[event("SessionConfigured", window_messages=count) for count in (1, 2, 5, 20)],
+                    event("SessionConfigured", hold_for_summary=True),
+                    event("SessionConfigured", policy={"summary_messages": 2, "ttl_ms": 90_000}),
+                    event("SessionConfigured", policy={"summary_messages": 0}, hold_for_summary=False),
+                    event("ChildLinked", session="c1", kind="child", call="o1"),
+                    event("ChildLinked", session="f1", kind="fork"),
+                ]
+            )
+        )
     if kind == 19:
         return started(
             draw(GENERATIONS),
