@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from refold.ops.evals.limits import CHUNK_RESULTS_MAX
 from refold.ops.evals.run import Watcher
 from refold.ops.evals.runner import EvalContext, find_runner, parse_params
 from refold.wire.blobs import BlobStore
+from refold.wire.evals import EvalCursor, EvalResult
 
 Sample = dict[str, Any]
 
@@ -299,6 +301,31 @@ async def test_a_blob_store_that_fails_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         await evaluate(place, file, runner, concurrency=1)
     assert place.results == []
+
+
+async def test_what_was_finished_before_an_error_is_committed(tmp_path: Path) -> None:
+    """Goal: an error of ours costs the sample it met, not those beside it. Method: the blob store fails for one
+    sample while the other's result is on its way."""
+    file, place, committing = write_samples(tmp_path / "s.jsonl", 2), Place(), asyncio.Event()
+    (tmp_path / "blobs").write_text("no directory")
+
+    class Slow(MemorySink):
+        async def commit(self, results: Sequence[EvalResult], cursor: EvalCursor) -> None:
+            committing.set()
+            await asyncio.sleep(0.05)
+            await super().commit(results, cursor)
+
+    async def runner(sample: Sample, context: EvalContext) -> str:
+        if context.position == 0:
+            return "paid for"
+        await committing.wait()
+        return "x" * 5_000
+
+    with pytest.raises(StorageError):
+        await evaluate(place, file, runner, sink=Slow(place))
+    assert [row.result for row in place.results] == [b'"paid for"']
+    assert place.cursor is not None
+    assert (place.cursor.done, place.cursor.through) == (1, 1)
 
 
 async def test_a_runner_may_change_its_sample(tmp_path: Path) -> None:

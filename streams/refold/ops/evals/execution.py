@@ -57,6 +57,13 @@ class Execution:
             await self._until_over(slots, committing, stopping)
             self._committer.close()
             await committing
+        except Exception:
+            # What was finished before is committed all the same: it may have cost money.
+            for task in slots:
+                task.cancel()
+            self._committer.close()
+            await asyncio.gather(committing, return_exceptions=True)
+            raise
         finally:
             for task in (committing, stopping, *slots):
                 task.cancel()
