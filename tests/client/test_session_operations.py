@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.build import TENANT, Inbox, event, message, rejected
+from core.build import TENANT, Inbox, duplicate, event, message, rejected
 from core.forkkit import forked
 from core.histories import histories
 from refold.client.completion import complete
@@ -150,6 +150,28 @@ async def test_o3_it_is_the_window_that_a_session_of_that_path_alone_has() -> No
         assert inbox.recent == alone.recent, head
         assert [content_of(m) for m in session.recent] == [content_of(m) for m in alone.session.recent]
         assert (session.uncovered, session.complete) == (alone.session.uncovered, True)
+
+
+@PATIENT
+@given(histories(), st.integers(0, 2**16))
+async def test_o3_whatever_the_history_every_message_of_the_tree_can_be_the_head_again(
+    inbox: Inbox, number: int
+) -> None:
+    """O3 over random histories: what the journal says fits what the fold holds, and every invariant of the
+    state holds afterwards."""
+    inbox.send(event("SessionReopened"))
+    if not inbox.session.exists:
+        return
+    past = await fold_past(Journals(inbox).events_of, TENANT, "s1", messages=True)
+    out = {m.id for m in past.state.system} | {o.message.id for o in past.state.orphans}
+    heads = sorted(set(past.placed) - out - set(past.state.aliases))
+    if not heads:
+        return
+    head = heads[number % len(heads)]
+    ruling = inbox.send(("ContextRestored", restored_payload(past, head)))
+    assert isinstance(ruling, Accepted) or duplicate(ruling), (head, ruling)
+    assert inbox.session.head == head
+    assert inbox.session.complete
 
 
 async def test_o3_what_does_not_fit_the_tree_is_refused() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from refold.core import Accepted
+from refold.core import Accepted, evolve, initial
+from refold.core.answering import NOTE
 from refold.engine.markers import before, outputs
 from refold.topology.names import TopicNames
 from refold.wire.batches import decode_item
 from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import decode_event
+from refold.wire.snapshot import encode_snapshot
 
-from .build import Inbox, call, event, finished, message, rejected, result, started, text
+from .build import SESSION, TENANT, Inbox, call, event, finished, message, rejected, result, started, text
+from .histories import items
 from .runkit import MINUTE_MS, held, leased, run_started
 
 
@@ -172,3 +177,42 @@ def test_o5_without_a_policy_nothing_is_armed() -> None:
     inbox.ok(event("SessionConfigured", policy={"ttl_ms": 0}))
     assert inbox.session.timer_ms == 0
     assert inbox.session.policy is None
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from(["reject", "interrupt", "branch"]))
+def test_o4_random_histories_under_each_policy(data: st.DataObject, on_busy: str) -> None:
+    """F1 and the invariants, with generations, runs, branches and pruning mixed in; a finished generation
+    under ``branch`` answers the message that was the head when another one was begun beside it."""
+    inbox = with_policy(on_busy, ttl_ms=MINUTE_MS)
+    for number in range(data.draw(st.integers(4, 24))):
+        kind = data.draw(st.integers(0, 9))
+        if kind == 0:
+            what = event("SessionPruned", all_branches=data.draw(st.booleans()), ended=True)
+        elif kind == 1:
+            what = started(f"n{number}", lease_ms=data.draw(st.sampled_from([1_000, MINUTE_MS])))
+        elif kind == 2:
+            rows = [row for row in inbox.session.generations.values() if row.state in ("started", "stopping")]
+            if not rows:
+                continue
+            row = rows[data.draw(st.integers(0, len(rows) - 1))]
+            what = finished(row.generation_id, "", 0, message_id=row.message_id, content="well",
+                            attempt=row.attempt, parent_id=row.reply_to)  # fmt: skip
+        elif kind == 3:
+            what = data.draw(st.sampled_from([run_started(f"r{number}"), run_started(), leased()]))
+        elif kind < 6:
+            what = message(f"q{number}")
+        else:
+            what = data.draw(items(number))
+        before = inbox.session.head
+        ruling = inbox.send(what)
+        if kind == 2 and on_busy == "branch" and isinstance(ruling, Accepted):
+            made = inbox.session.held.get(row.message_id)
+            aside = inbox.session.head == before
+            assert made is None or made.id in inbox.session.branch_messages or not aside
+    notes = [name for name in inbox.session.aliases if name.startswith(NOTE)]
+    assert on_busy == "branch" or not notes
+    state = initial(TENANT, SESSION)
+    for entry, decoded in inbox.entries():
+        evolve(state, entry.seq, entry.time_ms, entry.partition, entry.offset, entry.env, decoded)
+    assert not state.exists or encode_snapshot(state) == encode_snapshot(inbox.session)

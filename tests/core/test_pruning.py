@@ -98,7 +98,7 @@ def test_o6_ended_rows_leave_and_open_ones_stay() -> None:
         run_started("open"),
     )
     inbox.ok(event("SessionPruned", ended=True))
-    assert list(inbox.session.calls) == ["op1", "op2", "op3", "op4"], "the result of op4 waits for its message"
+    assert list(inbox.session.calls) == ["op1", "op2", "op3", "op4"], "the result of op4 still waits"
     assert list(inbox.session.generations) == ["g2"]
     assert list(inbox.session.runs) == ["open"]
     assert duplicate(inbox.send(event("SessionPruned", ended=True)))

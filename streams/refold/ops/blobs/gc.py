@@ -63,7 +63,7 @@ async def collect(
     progress: Callable[[str], None],
     candidates_max: int = CANDIDATES_MAX,
 ) -> Collected:
-    """Raises ConfigError for a missing topic, StorageError, TransientError; what was removed stays removed."""
+    """Raises ConfigError for a missing topic, StorageError, TransientError. What went before stays gone."""
     done = Collected()
     sweeper = Sweeper(store)
     # Taken before anything is listed or read.

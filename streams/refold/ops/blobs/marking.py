@@ -65,8 +65,8 @@ async def unmark_topics(
     candidates: set[bytes],
     progress: Callable[[str], None],
 ) -> int:
-    """Read every topic of the applications to its end; how many records. Raises ConfigError for a topic that is
-    not there: then nothing is known, and nothing may be swept."""
+    """Read every topic of the applications to its end; how many records. Raises ConfigError for a topic that
+    is not there: then nothing is known, and nothing may be swept."""
     records = 0
     for prefix in prefixes:
         for topic in topics_of(prefix):
