@@ -116,3 +116,10 @@ async def _compare(place: Place) -> None:
             source = [document.value for document in documents(path, Reading())]
             exported = [document for one in found for document in one]
             assert first_difference(source, exported) is None, name
+        (child,) = read(recorded("claude-code/50a7220d-subagent-a21e2f5.jsonl"))
+        assert child.parent is not None
+        (row,) = await rf.session(child.parent).children()
+        assert (row["session"], row["kind"]) == (child.session, "child")
+        found = await rf.session(child.session).parent()
+        assert found is not None
+        assert (found[0].id, found[1]) == (child.parent, row["call"])
