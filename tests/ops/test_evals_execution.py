@@ -304,8 +304,8 @@ async def test_a_blob_store_that_fails_ends_the_run(tmp_path: Path) -> None:
 
 
 async def test_what_was_finished_before_an_error_is_committed(tmp_path: Path) -> None:
-    """Goal: an error of ours costs the sample it met, not those beside it. Method: the blob store fails for one
-    sample while the other's result is on its way."""
+    """Goal: an error of ours costs the sample it met, not those beside it. Method: the blob store
+    fails for one sample while the other's result is on its way."""
     file, place, committing = write_samples(tmp_path / "s.jsonl", 2), Place(), asyncio.Event()
     (tmp_path / "blobs").write_text("no directory")
 

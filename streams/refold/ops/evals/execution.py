@@ -59,8 +59,8 @@ class Execution:
             await committing
         except Exception:
             # What was finished before is committed all the same: it may have cost money.
-            for task in slots:
-                task.cancel()
+            for slot in slots:
+                slot.cancel()
             self._committer.close()
             await asyncio.gather(committing, return_exceptions=True)
             raise
