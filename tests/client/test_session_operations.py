@@ -198,6 +198,10 @@ async def test_o3_what_does_not_fit_the_tree_is_refused() -> None:
         (with_path(head_message_id="a8"), "unknown_message"),
         (with_path(messages=[]), "unknown_message"),
         (with_path(uncovered=-1), "bad_value"),
+        (with_path(uncovered=(1 << 63) - 1), "bad_value"),
+        (with_path(through=-(1 << 63)), "bad_value"),
+        (with_last(seq=-(1 << 63)), "bad_value"),
+        (with_last(answers=[(1 << 63) - 1]), "bad_value"),
         (with_path(through_message_id=""), "bad_value"),
         (with_path(head_message_id=held.id, messages=[*body, moved]), "conflict"),
     ]:

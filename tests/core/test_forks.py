@@ -10,10 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from refold.core import Accepted, Session, evolve, initial, limits
+from refold.core.context import elide
 from refold.core.forks import source_seq_of
 from refold.core.policystate import Reduced, SessionPolicy
-from refold.core.session import Config, Fact, Message, Trunk
+from refold.core.session import Config, Fact, Message, Summary, Trunk
+from refold.errors import InvalidRecord
+from refold.wire.codec import decode, encode
 from refold.wire.snapshot import decode_snapshot, encode_snapshot
+from refold.wire.varint import LONG_MAX, LONG_MIN
 
 from .build import TENANT, Inbox, call, duplicate, event, intended, message, rejected, started, text
 from .forkkit import FORK, base_session, fork, forked
@@ -167,9 +171,28 @@ def _pin(base: Session, made: Message) -> None:
     base.enc_context = None
 
 
-def _part(base: Session, state: bytes, version: int = 1) -> None:
-    base.reduced["orders"] = Reduced("orders", version, 3, state)
+def _part(base: Session, state: bytes, version: int = 1, seq: int = 3) -> None:
+    base.reduced["orders"] = Reduced("orders", version, seq, state)
     base.enc_tail = None
+
+
+def _config(base: Session, seq: int) -> None:
+    assert base.config is not None
+    base.config.seq = seq
+    base.enc_rest = None
+
+
+def _trunk(base: Session, trunk: Trunk) -> None:
+    base.trunks[next(iter(base.branch_messages.values())).parent] = trunk
+    base.enc_memory = None
+
+
+def _elide(base: Session, sha256: str) -> None:
+    last = base.recent[-1]
+    base.recent_bytes -= last.size
+    elide(last)
+    base.recent_bytes += last.size
+    last.sha256 = sha256
 
 
 def _put(name: str, key: str, value: Any) -> Callable[[Session], None]:
@@ -211,6 +234,16 @@ FAULTS: dict[str, Callable[[Session], None]] = {
     "a part that is no state": lambda base: _part(base, b"{"),
     "a part that is not canonical": lambda base: _part(base, b'{"b": 1}'),
     "a part of version 0": lambda base: _part(base, b"{}", 0),
+    "a part with a number longer than Python reads": lambda base: _part(base, b"1" * 5_000),
+    "a part out of all bounds": lambda base: _part(base, b"{}", seq=LONG_MIN),
+    "a configuration out of all bounds": lambda base: _config(base, LONG_MIN),
+    "a fact out of all bounds": _put("facts", "f", Fact("1", LONG_MIN, 1)),
+    "a summary out of all bounds": _set("summary", Summary("so far", "a3", LONG_MIN, 1)),
+    "a trunk whose count overflows": lambda base: _trunk(base, Trunk(1, LONG_MAX, True, 0)),
+    "a trunk whose count is negative": lambda base: _trunk(base, Trunk(1, -1, True, 0)),
+    "a trunk whose summary is out of all bounds": lambda base: _trunk(base, Trunk(1, 1, True, LONG_MIN)),
+    "a count that overflows": _set("uncovered", LONG_MAX),
+    "an elided message without a digest": lambda base: _elide(base, "x" * 64),
     "a timer": _set("timer_ms", 5),
     "a parked event": _set("parked", 5),
     "a closed session": _set("status", "closed"),
@@ -235,6 +268,63 @@ def test_o1_a_base_that_no_session_could_be_is_refused(fault: str) -> None:
     assert rejected(ruling, "bad_value"), ruling
     assert not inbox.session.exists
     assert isinstance(inbox.send(forked(source)), Accepted)
+
+
+def test_o1_a_base_without_events_or_from_the_end_of_time_is_refused() -> None:
+    """What is held in a session without events is not looked at; and seqs are moved by that of the source."""
+    source = talk().session
+    empty = Session(TENANT, source.session)
+    empty.aliases = {f"a{number}": "x" for number in range(1_000)}
+    inbox = Inbox(initial(TENANT, FORK))
+    assert rejected(inbox.send(forked(source, empty, source_seq=0)), "bad_value")
+    below = base_session(source)
+    below.seq = -5
+    assert rejected(inbox.send(forked(source, below, source_seq=-5)), "bad_value")
+    late = base_session(source)
+    late.seq = LONG_MAX
+    assert rejected(inbox.send(forked(source, late, source_seq=late.seq)), "bad_value")
+
+
+def _longer(context: dict[str, Any]) -> None:
+    context["recent_messages"][-1]["size"] += 1
+
+
+def _shown(context: dict[str, Any]) -> None:
+    """Elided, and its content stands there nevertheless."""
+    context["recent_messages"][-1]["elided"] = {"length": 5, "sha256": "0" * 64}
+
+
+def _flood(context: dict[str, Any]) -> None:
+    context["recent_messages"] *= 40
+
+
+def _knots(context: dict[str, Any]) -> None:
+    for shown in context["recent_messages"]:
+        shown["answers"] = list(range(1_000))
+
+
+def _rewritten(source: Session, change: Callable[[dict[str, Any]], None]) -> bytes:
+    data = decode(encode_snapshot(base_session(source)), "refold.SessionSnapshot").record
+    change(data["context"])
+    return encode("refold.SessionSnapshot", data)
+
+
+@pytest.mark.parametrize("change", [_longer, _flood, _knots])
+def test_o1_a_base_whose_bytes_no_worker_writes_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    """A size that is wrong would make a state record that nobody can read again; what is there in masses
+    would keep the worker busy before anything is ruled."""
+    source = talk().session
+    inbox = Inbox(initial(TENANT, FORK))
+    with pytest.raises(InvalidRecord) as wrong:
+        inbox.send(forked(source, _rewritten(source, change)))
+    assert wrong.value.code == "undecodable"
+
+
+def test_o1_a_message_that_is_elided_and_has_content_is_refused() -> None:
+    """Its size would be that of what the fold does not keep."""
+    source = talk().session
+    inbox = Inbox(initial(TENANT, FORK))
+    assert rejected(inbox.send(forked(source, _rewritten(source, _shown))), "bad_value")
 
 
 def test_o1_a_base_of_another_session_tenant_or_seq_is_refused() -> None:

@@ -46,6 +46,12 @@ def test_o6_a_branch_leaves_up_to_where_another_path_hangs() -> None:
     assert duplicate(inbox.send(message("b2"))), "its id is remembered (U4)"
 
 
+def test_o6_a_branch_may_be_named_twice() -> None:
+    inbox = branchy().ok(event("SessionPruned", branches=["b2", "c1", "b2"]))
+    assert not inbox.session.branch_messages
+    assert inbox.session.branch_bytes == 0
+
+
 def test_o6_all_branches_and_nothing_else() -> None:
     inbox = branchy().ok(event("SessionPruned", all_branches=True))
     assert not inbox.session.branch_messages

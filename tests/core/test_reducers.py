@@ -286,6 +286,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a long name": (release(2, name="n" * 129), "bad_id"),
     "not canonical": (release(2, b'{"sum": 1}'), "bad_value"),
     "null": (release(2, b"null"), "bad_value"),
+    "a number longer than Python reads": (release(2, b"1" * 5_000), "bad_value"),
     "not JSON": (release(2, b"{"), "bad_value"),
     "not UTF-8": (release(2, b'"\xff"'), "bad_value"),
     "too large": (release(2, b'"' + b"x" * STATE_BYTES_MAX + b'"'), "too_large"),

@@ -13,12 +13,12 @@ The bytes of a base come from anybody, so everything that the fold keeps inside 
 
 from __future__ import annotations
 
-import json
 from hashlib import sha256
 from typing import Final
 
 from refold.core import reducers
 from refold.core.answering import NOTE
+from refold.core.context import stub_size
 from refold.core.dedup import SEQ_MASK
 from refold.core.invariants import well_formed
 from refold.core.jsontext import is_valid_json
@@ -31,6 +31,7 @@ from refold.core.limits import (
     REDUCED_ERROR_BYTES_MAX,
     REDUCED_PARTS_MAX,
     ROLE_BYTES_MAX,
+    SEQ_DISTANCE_MAX,
     SUMMARY_BYTES_MAX,
     WINDOW_BYTES_MAX,
     WINDOW_BYTES_MIN,
@@ -43,8 +44,7 @@ from refold.core.policystate import PolicyChange, Reduced
 from refold.core.session import Message, Session
 from refold.errors import InvariantViolation
 
-#: A seq, or the distance of one, far inside 64 bits: forks of forks move seqs again.
-SEQ_DISTANCE_MAX: Final = 1 << 53
+_HEX: Final = frozenset("0123456789abcdef")
 
 
 def strip(session: Session) -> None:
@@ -86,6 +86,8 @@ def fault_of(base: Session) -> str | None:
     )
     if acting or base.status != "open" or base.parked:
         return "it holds calls, generations, runs, children, a link or de-duplication, or is not open"
+    if not 1 <= base.seq <= SEQ_DISTANCE_MAX:
+        return "its seq is none that a session reaches"
     try:
         well_formed(base)
     except InvariantViolation as broken:
@@ -98,10 +100,18 @@ def fault_of(base: Session) -> str | None:
         return "a place in its tree is no message id"
     if len(base.message_ids) % DEDUP_ENTRY_BYTES or len(base.trail) % 4:
         return "its memory of messages is cut off"
-    seqs = [base.through, base.uncovered, *(t.through for t in base.trunks.values())]
-    if any(abs(seq) > SEQ_DISTANCE_MAX for seq in seqs) or base.through > base.seq or base.uncovered < 0:
+    covered = [(base.through, base.uncovered), *((t.through, t.uncovered) for t in base.trunks.values())]
+    if any(
+        not _is_past(through, base.seq) or not 0 <= uncovered <= SEQ_DISTANCE_MAX
+        for through, uncovered in covered
+    ) or not all(_is_past(trunk.summary_seq, base.seq) for trunk in base.trunks.values()):
         return "what its window covers is from the future"
     return _bad_values(base) or _bad_parts(base)
+
+
+def _is_past(seq: int, newest: int) -> bool:
+    """Whether this may be the seq of something in a session at ``newest``, below 0 where it was forked."""
+    return -SEQ_DISTANCE_MAX < seq <= newest
 
 
 def _bad_message(message: Message, seq: int) -> bool:
@@ -112,29 +122,32 @@ def _bad_message(message: Message, seq: int) -> bool:
         or (message.actor is not None and bad_id(message.actor, "actor"))
         or not message.role
         or len(message.role.encode()) > ROLE_BYTES_MAX
-        or not -SEQ_DISTANCE_MAX < message.seq <= seq
+        or not _is_past(message.seq, seq)
         or len(message.answers) > ANSWERS_MAX
         or any(abs(answered) > SEQ_DISTANCE_MAX for answered in message.answers)
         or (body is not None and len(body) > MESSAGE_INLINE_BYTES_MAX)
-        or (body is None and (len(message.sha256) != 64 or message.length < 0))
+        or (body is None and (len(message.sha256) != 64 or not _HEX.issuperset(message.sha256)))
+        or (body is None and (message.length < 0 or message.size != stub_size(message)))
     )
 
 
 def _bad_values(base: Session) -> str | None:
     for name, fact in base.facts.items():
         wrong = bad_id(name, "fact") or fact.size > FACT_BYTES_MAX or not is_valid_json(fact.value)
-        if wrong or not -SEQ_DISTANCE_MAX < fact.seq <= base.seq:
+        if wrong or not _is_past(fact.seq, base.seq):
             return "a fact is none that a session holds"
     config = base.config
     if config is not None:
         data = config.json.encode()
-        fits = len(data) <= CONFIG_BYTES_MAX and is_valid_json(config.json) and config.seq <= base.seq
+        fits = len(data) <= CONFIG_BYTES_MAX and is_valid_json(config.json) and _is_past(config.seq, base.seq)
         if not fits or sha256(data).hexdigest() != config.digest:
             return "its configuration is not valid"
     summary = base.summary
     if summary is not None and (
         bad_reference(summary.through_message_id, "through_message_id")
         or len(summary.text.encode()) > SUMMARY_BYTES_MAX
+        or not _is_past(summary.seq, base.seq)
+        or not _is_past(summary.through_seq, summary.seq)
     ):
         return "its summary is not valid"
     if not (
@@ -154,7 +167,7 @@ def _bad_parts(base: Session) -> str | None:
         named = part.name and len(part.name.encode()) <= reducers.NAME_BYTES_MAX and part.version >= 1
         short = len(part.state) <= reducers.STATE_BYTES_MAX
         short = short and len((part.error or "").encode()) <= REDUCED_ERROR_BYTES_MAX
-        if not named or not short or part.seq > base.seq or not _is_state(part):
+        if not named or not short or not _is_past(part.seq, base.seq) or not _is_state(part):
             return "a reducer's part is not valid"
     return None
 
@@ -162,11 +175,7 @@ def _bad_parts(base: Session) -> str | None:
 def _is_state(part: Reduced) -> bool:
     if part.state == reducers.NOTHING:
         return part.status == "quarantined"
-    try:
-        text = part.state.decode()
-        return is_valid_json(text) and reducers.encode_state(json.loads(text)) == part.state
-    except (UnicodeDecodeError, reducers.Unfit):
-        return False
+    return reducers.is_state(part.state)
 
 
 def moved(message: Message, shift: int) -> Message:

@@ -48,6 +48,10 @@ SUMMARY_BYTES_MAX: Final = 32 * KIB
 #: Messages named as answered by one result message.
 ANSWERS_MAX: Final = 16
 
+#: A seq that somebody else states, its distance, a count of messages: far inside 64 bits, so that sums are,
+#: and forks of forks can move seqs again.
+SEQ_DISTANCE_MAX: Final = 1 << 53
+
 # --- tools -------------------------------------------------------------------------------------------
 
 #: Rows not final, ``unknown`` ones included.

@@ -93,7 +93,7 @@ def _doomed(session: Session, leaves: list[str]) -> list[str]:
     for message in (*session.recent, *session.branch_messages.values()):
         children[message.parent] = children.get(message.parent, 0) + 1
     found: list[str] = []
-    for leaf in leaves:
+    for leaf in dict.fromkeys(leaves):  # an event may name one twice
         node = session.branch_messages.get(leaf)
         while node is not None and node.id not in kept and not children.get(node.id):
             found.append(node.id)

@@ -5,11 +5,10 @@ Both events state a whole part, so that a fold of the journal needs no reducer t
 
 from __future__ import annotations
 
-import json
 from typing import TypeAlias
 
 from refold.core import reducers
-from refold.core.jsontext import is_valid_json
+from refold.core.limits import SEQ_DISTANCE_MAX
 from refold.core.policystate import Reduced
 from refold.core.reducerevents import ReducerEvent, ReducerQuarantined
 from refold.core.reducers import NAME_BYTES_MAX, STATE_BYTES_MAX, STATES_BYTES_MAX, states_bytes
@@ -39,7 +38,7 @@ def rule_reducer(session: Session, event: ReducerEvent) -> Ruled:
         return Rejected(
             "bad_value", f"the part was folded with version {event.version}, the worker has version {version}"
         )
-    if event.at_seq > session.seq or (part is not None and event.at_seq < part.seq):
+    if not -SEQ_DISTANCE_MAX < event.at_seq <= session.seq or (part is not None and event.at_seq < part.seq):
         return Rejected(
             "expected_seq",
             f"the part was folded to seq {event.at_seq}; its events go on to"
@@ -52,12 +51,9 @@ def _rule_state(session: Session, part: Reduced | None, state: bytes) -> Ruled:
     held = states_bytes(session) - (0 if part is None else len(part.state))
     if len(state) > STATE_BYTES_MAX or held + len(state) > STATES_BYTES_MAX:
         return Rejected("too_large", f"a part's state of {len(state)} bytes does not fit")
-    try:
-        text = state.decode()
-        fits = is_valid_json(text) and reducers.encode_state(json.loads(text)) == state
-    except (UnicodeDecodeError, reducers.Unfit):
-        fits = False
-    return None if fits else Rejected("bad_value", "a part's state is canonical JSON, and not null")
+    if reducers.is_state(state):
+        return None
+    return Rejected("bad_value", "a part's state is canonical JSON, and not null")
 
 
 def apply_reducer(session: Session, event: ReducerEvent) -> None:

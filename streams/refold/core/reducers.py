@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from refold.core.envelope import Envelope
+from refold.core.jsontext import is_valid_json
 from refold.core.limits import (
     JSON_DEPTH_MAX,
     KIB,
@@ -244,6 +245,16 @@ def encode_state(value: Any) -> bytes:
     if len(encoded) > STATE_BYTES_MAX:
         raise Unfit("too_large")
     return encoded
+
+
+def is_state(state: bytes) -> bool:
+    """Whether these bytes, which anybody may have sent, are what :func:`encode_state` makes of something."""
+    try:
+        text = state.decode()
+        return is_valid_json(text) and encode_state(json.loads(text)) == state
+    except (ValueError, Unfit):
+        # Not UTF-8, or a number longer than Python reads: no reducer could be given it.
+        return False
 
 
 def canonical(value: Any) -> bytes:

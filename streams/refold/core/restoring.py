@@ -20,6 +20,7 @@ from refold.core.limits import (
     DEDUP_ENTRY_BYTES,
     MESSAGE_INLINE_BYTES_MAX,
     ROLE_BYTES_MAX,
+    SEQ_DISTANCE_MAX,
     WINDOW_BYTES_MAX,
     WINDOW_MESSAGES_MAX,
 )
@@ -66,7 +67,7 @@ def _rule_path(session: Session, event: ContextRestored) -> Rejected | None:
             return wrong
     if not before and (event.through or event.uncovered):
         return Rejected("bad_value", "a path that begins at the root has nothing before it")
-    if event.through > session.seq or event.uncovered < 0:
+    if not -SEQ_DISTANCE_MAX < event.through <= session.seq or not 0 <= event.uncovered <= SEQ_DISTANCE_MAX:
         return Rejected("bad_value", "through or uncovered is out of range")
     seen = {before}
     for message in messages:
@@ -89,8 +90,10 @@ def _rule_values(session: Session, message: RestoredMessage) -> Rejected | None:
         return wrong
     if not message.role or len(message.role.encode()) > ROLE_BYTES_MAX:
         return Rejected("bad_value", f"role must be 1 to {ROLE_BYTES_MAX} bytes long")
-    if message.seq > session.seq or len(message.answers) > ANSWERS_MAX:
+    if not -SEQ_DISTANCE_MAX < message.seq <= session.seq or len(message.answers) > ANSWERS_MAX:
         return Rejected("bad_value", "a message is from the future, or answers too many")
+    if any(abs(seq) > SEQ_DISTANCE_MAX for seq in message.answers):
+        return Rejected("bad_value", "a message answers what no session reaches")
     if message.body is None and (
         len(message.sha256) != 64 or not _SHA256_DIGITS.issuperset(message.sha256) or message.length < 0
     ):

@@ -13,8 +13,9 @@ from refold.core.envelope import Envelope
 from refold.core.events import Event, MessageAppended
 from refold.core.operationevents import ContextRestored, RestoredMessage, SessionForked, SessionPruned
 from refold.errors import InvalidRecord
+from refold.wire.foreign import MESSAGE_LISTS
 from refold.wire.parts import check_parts, from_wire
-from refold.wire.snapshot import MESSAGE_LISTS, decode_foreign
+from refold.wire.snapshot import decode_foreign
 
 
 def _forked(record: dict[str, Any], _: Envelope) -> SessionForked:

@@ -17,6 +17,7 @@ from refold.core.older import fit
 from refold.core.session import SNAPSHOT_VERSION, Message, Session, Summary
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.wire.codec import decode, encode_body, undecodable
+from refold.wire.foreign import MESSAGE_LISTS, check_foreign
 from refold.wire.parts import KINDS, NESTING_KINDS
 from refold.wire.pieces import END, NULL, SOME, Cursor, array, boolean, number, text
 from refold.wire.schemas import registry
@@ -28,9 +29,6 @@ from refold.wire.snapshot_tail import encode_tail, read_tail
 from refold.wire.varint import LENGTHS
 
 SUBJECT: Final = "refold.SessionSnapshot"
-
-#: Where a snapshot's context has messages.
-MESSAGE_LISTS: Final = ("system", "recent_messages", "branch_messages")
 
 #: The frontier names the topic by its logical name (topology/), not by its prefix: the prefix is a setting.
 INBOX: Final = "inbox"
@@ -153,6 +151,7 @@ def decode_foreign(value: bytes) -> tuple[Session, dict[str, Any]]:
     """The session in a record that no worker need have written, and the record. Every byte is read, and
     written anew, so what is kept of it is what the schema says. Raises InvalidRecord."""
     record = decode(value, expect=SUBJECT).record
+    check_foreign(record)
     try:
         return _read(_frame() + encode_body(SUBJECT, record), False), record
     except (ValueError, IndexError) as error:
