@@ -136,6 +136,12 @@ def _print_state(out: Output, view: SnapshotView) -> None:
     if data["facts"]:
         out.say("\nfacts:")
         out.table(("name", "value"), ((f["name"], _short(f["value"])) for f in data["facts"]))
+    if data["children"]:
+        out.say("\nchild sessions and forks:")
+        out.table(
+            ("session", "kind", "call", "since seq"),
+            ((c["session"], c["kind"], c["call"] or "", c["seq"]) for c in data["children"]),
+        )
     if data["reduced"]:
         out.say("\nreducers:")
         out.table(
