@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from client.worker_process import Worker, refold, worker
+from client.worker_process import REFOLD, Worker, refold, worker
 from refold.client import Refold, Session
 from refold.formats.parts import tool_call
 from refold.formats.validate import problems
@@ -61,9 +65,10 @@ async def summarised(chat: Session) -> bool:
     return view is not None and view.data["context"]["summary_active"]
 
 
-async def test_long_sessions_get_their_summary(kafka: Kafka, prefix: str, rf: Refold) -> None:
-    """Two clients serve: each session has one summary, no message is lost or doubled, and the next part
-    of the conversation is summarised by a process of its own. A session without a policy is left alone."""
+async def test_long_sessions_get_their_summary(kafka: Kafka, prefix: str, rf: Refold, tmp_path: Path) -> None:
+    """Two clients serve: each session has one summary, no message is lost or doubled. The next part of the
+    conversation is summarised by a process of its own, which drains on SIGTERM. A session without a policy is
+    left alone."""
     chats = [rf.session(f"long-{at}-{uuid.uuid4().hex[:6]}") for at in range(SESSIONS)]
     plain = rf.session(f"plain-{uuid.uuid4().hex[:6]}")
     for chat in chats:
@@ -93,12 +98,41 @@ async def test_long_sessions_get_their_summary(kafka: Kafka, prefix: str, rf: Re
     assert not await summarised(plain)
     chat = chats[0]
     await talk(chat, 4)
-    done = refold(kafka.bootstrap, prefix, "summarizer", "run", "--once", "--json")
-    assert json.loads(done.stdout.splitlines()[-1])["made"] == 1
-    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    made = next(line for line in lines if line["event"] == "summary_made")
-    assert made["session"] == chat.id
-    assert "Question" not in done.stderr
+    code, out, err = await asyncio.to_thread(serve_one, kafka.bootstrap, prefix, tmp_path / "told")
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1]) == {"made": 1, "superseded": 0, "nothing": 0, "failed": 0}
+    lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert [line["event"] for line in lines] == [
+        "summarizer_started",
+        "summary_made",
+        "summarizer_draining",
+        "summarizer_stopped",
+    ]
+    assert lines[1]["session"] == chat.id
+    assert "Question" not in err
+    assert await summarised(chat)
+
+
+def serve_one(bootstrap: str, prefix: str, told: Path) -> tuple[int, str, str]:
+    """``refold summarizer run`` as a process, told to stop when it has said that it made a summary."""
+    with told.open("wb") as err:
+        process = subprocess.Popen(
+            [*REFOLD, "summarizer", "run", "--json", "--bootstrap", bootstrap, "--prefix", prefix],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while "summary_made" not in told.read_text() and process.poll() is None:
+            assert time.monotonic() < deadline, told.read_text()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, told.read_text()
 
 
 async def test_children_follow_their_parent(rf: Refold) -> None:
