@@ -31,7 +31,7 @@ from refold.topology.render import acls
 JAAS = """
 org.apache.kafka.common.security.plain.PlainLoginModule required
   username="broker" password="broker-pw" user_broker="broker-pw" user_ops="ops-pw" user_nobody="nobody-pw"
-  user_worker="worker-pw" user_producer="producer-pw" user_reader="reader-pw";
+  user_worker="worker-pw" user_producer="producer-pw" user_reader="reader-pw" user_evaluator="evaluator-pw";
 """
 _TYPES = {
     "--topic": ResourceType.TOPIC,
@@ -132,6 +132,27 @@ def test_the_rendered_rules_are_enough_for_an_operator(secured: EmbeddedBroker, 
     assert listed.returncode == 0, listed.stderr
     other = refold(secured, "ops", "ops-pw", "rejected", "list", "--prefix", "other")
     assert other.returncode in (66, 77), other.stderr
+
+
+def test_the_rendered_rules_are_enough_for_an_evaluator(secured: EmbeddedBroker, tmp_path: Path) -> None:
+    """A batch from its start to a resume; and without the rules the way out."""
+    topology = Topology.load("evaluated", partitions=2)
+    topology.apply(secured.internal_bootstrap)
+    (tmp_path / "s.jsonl").write_text('{"id": "a"}\n{"id": "b"}\n')
+    arguments = (
+        *("eval", "run", "--samples", str(tmp_path / "s.jsonl"), "--runner", "builtins:max", "--batch", "b"),
+        *("--prefix", "evaluated", "--resume", "--json"),
+    )
+    denied = refold(secured, "evaluator", "evaluator-pw", *arguments)
+    assert denied.returncode in (77, 78), denied.stderr
+    assert "refold topology" in denied.stderr
+    rules = acls(topology, {"evaluator": "User:evaluator"})
+    grant(secured, [line for line in rules if "User:evaluator " in line])
+    ran = refold(secured, "evaluator", "evaluator-pw", *arguments)
+    assert ran.returncode == 1, ran.stderr  # `max` compares what cannot be compared
+    assert '"failed":2' in ran.stdout
+    again = refold(secured, "evaluator", "evaluator-pw", *arguments)
+    assert '"epoch":2' in again.stdout, again.stderr
 
 
 def as_user(user: str) -> dict[str, str]:

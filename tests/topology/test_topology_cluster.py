@@ -49,7 +49,7 @@ def last_json(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_apply_creates_then_agrees(kafka: Kafka, prefix: str) -> None:
     """First apply creates five topics as specified; the second changes nothing; the plan is empty."""
     topology = Topology.load(prefix, partitions=3)
-    assert len(topology.apply(kafka.bootstrap).changes) == 8
+    assert len(topology.apply(kafka.bootstrap).changes) == len(topology.topics)
     assert topology.apply(kafka.bootstrap).changes == ()
     assert not topology.plan(kafka.bootstrap).differs
     metadata = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=60).topics
@@ -102,13 +102,13 @@ def test_commands_and_exit_codes(kafka: Kafka, prefix: str) -> None:
     options = ("--prefix", prefix, "--partitions", "2")
     process = refold(kafka, "plan", *options, "--json")
     assert process.returncode == 2
-    assert len(last_json(process)["changes"]) == 8
+    assert len(last_json(process)["changes"]) == 10
     process = refold(kafka, "apply", *options, "--json")
-    assert (process.returncode, last_json(process)["applied"]) == (0, 8)
+    assert (process.returncode, last_json(process)["applied"]) == (0, 10)
     process = refold(kafka, "plan", *options)
     assert (process.returncode, process.stdout) == (0, "the cluster agrees\n")
     process = refold(kafka, "plan", "--prefix", prefix, "--partitions", "4", "--json")
-    assert (process.returncode, len(last_json(process)["refused"])) == (2, 8)
+    assert (process.returncode, len(last_json(process)["refused"])) == (2, 10)
     process = refold(kafka, "apply", "--prefix", prefix, "--partitions", "4")
     assert process.returncode == 78
     assert process.stderr.startswith("error: nothing was changed:")
