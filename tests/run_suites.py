@@ -64,9 +64,9 @@ class Suite:
 #: telling first, and those with the shortest session timeouts when the other lane is over.
 SUITES: tuple[Suite, ...] = (
     Suite("lint", 60, (), "make lint: ruff, mypy --strict, import contracts, tidiness", aside=True),
-    Suite("unit", 80, (), "what no other suite claims: core, settings, ops and demo", aside=True),
-    Suite("wire", 40, ("wire/*", "schemas/*"), "schemas, framing, golden bytes, registry", aside=True),
-    Suite("formats", 70, ("formats/*",), "importers, exporters, streams, recorded sets", aside=True),
+    Suite("unit", 100, (), "what no other suite claims: core, settings, ops and demo", aside=True),
+    Suite("wire", 45, ("wire/*", "schemas/*"), "schemas, framing, golden bytes, registry", aside=True),
+    Suite("formats", 85, ("formats/*",), "importers, exporters, streams, recorded sets", aside=True),
     Suite("simulation", 160, ("simulation/*",), "the simulator, batchings, interleavings", aside=True),
     Suite(
         "checkpoints",
@@ -75,27 +75,40 @@ SUITES: tuple[Suite, ...] = (
         "copies of a RocksDB, local and on S3; their publisher killed",
         aside=True,
     ),
-    Suite("packaging", 50, ("packaging/*",), "the wheel in an empty environment", aside=True),
-    Suite("readme", 60, ("readme/*", "docs/*"), "the programs of README and guides as printed", aside=True),
+    Suite("packaging", 30, ("packaging/*",), "the wheel in an empty environment", aside=True),
+    Suite(
+        "readme", 50, ("readme/*",), "the programs of the README as printed, links of all pages", aside=True
+    ),
+    Suite("guides", 130, ("docs/*",), "the guides' programs as printed, killed where they say", aside=True),
     Suite(
         "generations",
-        160,
+        150,
         ("client/test_generations*",),
         "streamed answers, their recorders killed",
         aside=True,
     ),
-    Suite("tools", 140, ("client/test_tools*",), "tool calls: two runners, deaths, reviews", aside=True),
-    Suite("client", 130, ("client/*",), "the rest of the SDK on a real Kafka", aside=True),
-    Suite("broker", 230, ("broker/*",), "the embedded broker: start, kill, offline, refusals", aside=True),
-    Suite("deploy", 120, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI", aside=True),
-    Suite("badinput", 100, ("badinput/*",), "every bad record, foreign partitioners", aside=True),
-    Suite("bench", 60, ("engine/test_bench*",), "that the recovery benchmark runs", aside=True),
-    Suite("crash", 300, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
-    Suite("plug", 100, ("plug/*",), "SIGKILL on a real RocksDB, in process and on real workers"),
-    Suite("engine", 410, ("engine/*", "agents/*"), "the worker on a real Kafka"),
-    Suite("chaos", 260, ("ops/verify/*",), "short runs of chaos and storm, their sabotages, the oracle"),
-    Suite("effects", 300, ("ops/test_effects_runs*", "ops/test_runs_verify*"), "agents killed at every boundary and in their runs, sabotages"),
-    Suite("demo", 130, ("demo/*",), "the demo's opening, and its conversations, shortened"),
+    Suite("tools", 120, ("client/test_tools*",), "tool calls: two runners, deaths, reviews", aside=True),
+    Suite(
+        "agents", 80, ("client/test_agents*",), "durable agents: killed at every point, drained", aside=True
+    ),
+    Suite("client", 140, ("client/*",), "the rest of the SDK on a real Kafka", aside=True),
+    Suite("broker", 200, ("broker/*",), "the embedded broker: start, kill, offline, refusals", aside=True),
+    Suite("deploy", 110, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI", aside=True),
+    Suite("badinput", 90, ("badinput/*",), "every bad record, foreign partitioners"),
+    Suite("bench", 60, ("engine/test_bench*",), "that the recovery benchmark runs"),
+    Suite("crash", 270, ("engine/*crash*", "engine/*fault*"), "commit points x deaths, planted faults"),
+    Suite("plug", 50, ("plug/*",), "SIGKILL on a real RocksDB, in process and on real workers"),
+    Suite("engine", 370, ("engine/*", "agents/*"), "the worker on a real Kafka"),
+    Suite(
+        "chaos", 250, ("ops/verify/*",), "short runs of chaos, storm and usage, their sabotages, the oracle"
+    ),
+    Suite(
+        "effects",
+        285,
+        ("ops/test_effects_runs*", "ops/test_runs_verify*"),
+        "agents killed at every boundary and in their runs, sabotages",
+    ),
+    Suite("demo", 120, ("demo/*",), "the demo's opening, and its conversations, shortened"),
 )
 
 #: The ceiling of `.ci/run`: 25 minutes.
