@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from engine.test_step import KEY, PARTITION, SLOTS, View, record
+from engine.test_store import PARTITION as STORE_PARTITION
+from engine.test_store import TENANT as STORE_TENANT
+from engine.test_work import Worked
 from engine.traffic import TENANT
 from refold.core.envelope import Envelope
 from refold.core.rulings import Accepted, Duplicate
+from refold.core.session import Session
 from refold.core.slots import make_key
+from refold.engine import seal
 from refold.engine.step import Effects, step
+from refold.engine.store import Memory, Store
+from refold.errors import InvariantViolation
 from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import event_payload
 
@@ -102,3 +112,42 @@ def test_other_events_say_nothing_to_children() -> None:
     for kind, fields in (("FactSet", {"name": "a", "value": "1"}), ("SessionReopened", {})):
         parent.put(kind, fields)
     assert parent.sent == []
+
+
+async def test_what_is_taken_back_at_the_seal_closes_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent is quarantined instead of closed: its children hear nothing."""
+    store = Store(tmp_path / "p0", Memory())
+    try:
+        bench = Worked(store)
+        bench.fold(sent(1, "ChildLinked", {"session": "c1", "kind": "child", "call": "op"}))
+        await bench.commit()
+        real = seal.encode_snapshot
+
+        def broken(session: Session) -> bytes:
+            if session.status == "closed":
+                raise InvariantViolation("too large, or whatever")
+            return real(session)
+
+        monkeypatch.setattr(seal, "encode_snapshot", broken)
+        bench.fold(sent(2, "SessionClosed", {}))
+        assert links(bench) == ["SessionClosed"]
+        assert len(await bench.begin_commit()) == 1
+        assert bench.session().status == "quarantined"
+        assert links(bench) == []
+    finally:
+        store.close()
+
+
+def sent(number: int, kind: str, fields: dict[str, Any]) -> bytes:
+    return encode_envelope(
+        Envelope(f"e{number}", STORE_TENANT, "s1", kind, payload=event_payload(kind, fields))
+    )
+
+
+def links(bench: Worked) -> list[str]:
+    """Types of what would be appended to inboxes."""
+    overlay = bench.inflight or bench.current
+    outputs = overlay.parts[STORE_PARTITION].outputs
+    return [decode_envelope(out.value).type for out in outputs if out.topic == "t.inbox" and out.value]
