@@ -9,10 +9,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client.worker_process import Worker, refold, worker
+from refold.cli import main
 from refold.client import Refold, Refused, SnapshotView
 from refold.errors import ConfigError, NotFound
 from refold.ops.blobs.gc import collect
@@ -46,6 +48,28 @@ async def rf(kafka: Kafka, prefix: str, running: Worker, tmp_path: Path) -> Asyn
         yield made
 
 
+class Command:
+    """``refold`` in this process: its imports are paid for already."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], bootstrap: str, prefix: str) -> None:
+        self._capsys = capsys
+        self._options = ["--bootstrap", bootstrap, "--prefix", prefix, "--json"]
+
+    async def __call__(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The answer of a command that ends with ``code``."""
+        self._capsys.readouterr()
+        ended = await asyncio.to_thread(main.run, [*arguments, *self._options])
+        said = self._capsys.readouterr()
+        assert ended == code, said.err
+        found: dict[str, Any] = json.loads(said.out.splitlines()[-1]) if code == 0 else {"error": said.err}
+        return found
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], kafka: Kafka, prefix: str) -> Command:
+    return Command(capsys, kafka.bootstrap, prefix)
+
+
 def new_id(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:6]}"
 
@@ -55,7 +79,7 @@ def ids(view: SnapshotView | None) -> list[str]:
     return [one["message_id"] for one in view.data["context"]["recent_messages"]]
 
 
-async def test_o1_o2_o3_forks_former_states_and_lost_paths(rf: Refold, kafka: Kafka, prefix: str) -> None:
+async def test_o1_o2_o3_forks_former_states_and_lost_paths(rf: Refold, command: Command) -> None:
     """Goal: the state as of a seq is byte for byte what the owner's was; a fork at it goes on by itself and
     reads what no state holds from its source; a path the state has lost comes back with its window."""
     chat = rf.session(new_id("chat"))
@@ -75,10 +99,9 @@ async def test_o1_o2_o3_forks_former_states_and_lost_paths(rf: Refold, kafka: Ka
     assert (await chat.at(seq)).raw == then.raw
     with pytest.raises(NotFound, match="it has no state as of seq"):
         await chat.at(10_000)
-    done = await asyncio.to_thread(
-        refold, kafka.bootstrap, prefix, "session", "show", chat.id, "--at", str(seq), "--json"
-    )
-    assert json.loads(done.stdout.splitlines()[-1])["seq"] == seq
+    assert (await command("session", "show", chat.id, "--at", str(seq)))["seq"] == seq
+    missing = await command("session", "show", chat.id, "--at", "9999", code=66)
+    assert "it has no state as of seq 9999" in missing["error"]
 
     name = new_id("fork")
     made = await chat.fork(name, at=seq)
@@ -103,8 +126,17 @@ async def test_o1_o2_o3_forks_former_states_and_lost_paths(rf: Refold, kafka: Ka
     assert pruned is not None
     assert not pruned.data["context"]["branch_messages"]
     assert len(pruned.raw) < before
-    fold = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "fold", "--all", "--json")
-    assert json.loads(fold.stdout.splitlines()[-1])["different"] == 0
+    assert (await command("session", "fold", "--all"))["different"] == 0
+
+    copy = await command("session", "fork", made.id, "--as", new_id("copy"))
+    assert (copy["source"], copy["source_seq"]) == (made.id, 2)
+    path = await command("session", "switch", copy["session"], "u2", "--rebuild")
+    assert path["status"] == "accepted"
+    switched = await rf.session(copy["session"]).state(min_seq=path["seq"])
+    assert ids(switched) == ["u1", "a1", "u2"]
+    assert (await command("session", "prune", copy["session"], "--ended", "--yes"))["status"] == "duplicate"
+    refused = await command("session", "prune", copy["session"], "--branch", "nowhere", "--yes", code=65)
+    assert "unknown_message" in refused["error"]
 
 
 async def test_o4_o5_a_busy_session_refuses_and_an_idle_one_is_closed(rf: Refold) -> None:
@@ -125,7 +157,9 @@ async def test_o4_o5_a_busy_session_refuses_and_an_idle_one_is_closed(rf: Refold
         await chat.append("too late", role="user", wait="accepted")
 
 
-async def test_o7_gc_keeps_what_events_and_forks_name(rf: Refold, tmp_path: Path) -> None:
+async def test_o7_gc_keeps_what_events_and_forks_name(
+    rf: Refold, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Goal: over real topics: a blob that an event, its fork or an undecided event names stays; a lost one
     goes; one stored again while it was looked for stays."""
     chat = rf.session(new_id("blobs"))
@@ -138,6 +172,11 @@ async def test_o7_gc_keeps_what_events_and_forks_name(rf: Refold, tmp_path: Path
     names = [sha256_hex(data) for data in (kept.encode(), lost, again)]
     for name in names:
         os.utime(store.path_of(name), (1_000, 1_000))
+
+    monkeypatch.setenv("REFOLD_BLOBS__URL", rf.settings.blobs.url)
+    planned = await command("blobs", "gc", "--dry-run", "--grace-hours", "1")
+    assert (planned["blobs"], planned["unreferenced"], planned["removed"]) == (3, 2, 0)
+    assert "--grace-hours" in (await command("blobs", "gc", "--grace-hours", "0.5", code=64))["error"]
 
     def progress(line: str) -> None:
         if "rejected" in line:
