@@ -225,3 +225,32 @@ def test_session_time_never_goes_back() -> None:
     inbox.ok(message("m2"))
     assert inbox.session.time_ms == first
     assert [m.time_ms for m in inbox.session.recent] == [first, first]
+
+
+def test_w2_what_asked_leaves_with_what_stands_before_it_alone() -> None:
+    """A path whose second message answers a call that is not on it begins behind that one; whoever answers
+    the first, which leaves with it, goes too."""
+    inbox = Inbox().ok(*[message(f"m{number}") for number in range(6)])
+    path = [("x1", -9, []), ("x2", -8, [900]), ("x3", -7, [-9]), ("x4", -6, [])]
+    before = [""] + [name for name, _, _ in path]
+    inbox.ok(
+        event(
+            "ContextRestored",
+            head_message_id="x4",
+            messages=[
+                {
+                    "message_id": name,
+                    "parent": parent,
+                    "seq": seq,
+                    "time_ms": 1,
+                    "role": "tool" if answers else "assistant",
+                    "turn_start": False,
+                    "answers": answers,
+                    "length": 5,
+                    "sha256": "0" * 64,
+                }
+                for parent, (name, seq, answers) in zip(before, path, strict=False)
+            ],
+        )
+    )
+    assert inbox.recent == ["x4"]

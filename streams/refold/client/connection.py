@@ -81,17 +81,27 @@ class Options:
 class SessionMemory:
     """What the client knows of one session: its send queue and the last seq it saw accepted."""
 
-    __slots__ = ("__weakref__", "heard", "lane", "last_seq", "order")
+    __slots__ = ("__weakref__", "_newest", "heard", "lane", "last_seq", "order")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.last_seq = 0
+        #: Inbox offset of the newest event that was seen accepted.
+        self._newest = -1
         #: Told of every event of this client that was accepted: its type, its operation where it says one,
         #: and its seq.
         self.heard: Callable[[str, str | None, int], None] | None = None
         #: Held from the start of an append until its event is queued, so that concurrent appends keep the
         #: order of their calls although one of them uploads a payload first.
         self.order = asyncio.Lock()
+
+    def accepted(self, offset: int, seq: int) -> None:
+        """The event at this offset was accepted. Rulings may be heard in another order than that of the
+        inbox; and a later event may have a smaller seq, where somebody else or the idle time deleted the
+        session."""
+        if offset > self._newest:
+            self._newest = offset
+            self.last_seq = seq
 
 
 class Connection:

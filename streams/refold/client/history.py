@@ -79,8 +79,8 @@ async def _at(connection: Connection, topic: str, partition: int, offsets: list[
 def _life_start(reader: Reader, journal: str, partition: int, key: bytes) -> int | None:
     """Journal offset of the session's first event since it was last deleted; ``None`` when there is none.
 
-    Reads the whole partition: after a deletion a session counts from 1 again, and what lies before belongs to
-    its former life.
+    Reads the whole partition: after a deletion, by whoever or by its idle time, a session counts from 1
+    again, and what lies before belongs to its former life.
     """
     start: int | None = None
 
@@ -90,7 +90,7 @@ def _life_start(reader: Reader, journal: str, partition: int, key: bytes) -> int
             event = event_of(message)
             if event.type == "SessionDeleted":
                 start = None
-            elif start is None:
+            elif start is None or event.seq == 1:
                 start = event.journal_offset
         return True
 

@@ -144,7 +144,7 @@ class Publisher:
         def ruled(line: RulingLine) -> None:
             if line.status == "accepted":
                 # After a deletion the session counts from 1 again.
-                memory.last_seq = 0 if deletes else max(memory.last_seq, line.seq or 0)
+                memory.accepted(delivery.offset, 0 if deletes else line.seq or 0)
                 if memory.heard is not None:
                     memory.heard(pending.type, operation, line.seq or 0)
 

@@ -95,12 +95,14 @@ def activate(session: Session, head: str) -> None:
 
 def first_whole(path: list[Message]) -> int:
     """Where a path can begin without a result whose call is not on it (W2): the call may be trimmed."""
-    seqs = {m.seq for m in path}
     cut = 0
-    for at, message in enumerate(path):
-        if message.answers and seqs.isdisjoint(message.answers):
-            cut = at + 1
-    return cut
+    while True:
+        seqs = {m.seq for m in path[cut:]}
+        alone = [at for at, m in enumerate(path) if at >= cut and m.answers and seqs.isdisjoint(m.answers)]
+        if not alone:
+            return cut
+        # What is cut off may have asked for what comes after it.
+        cut = alone[-1] + 1
 
 
 def _leave_trunk(session: Session) -> None:
