@@ -38,12 +38,15 @@ def rule_restored(session: Session, event: ContextRestored) -> Duplicate | Rejec
     if wrong is not None:
         return wrong
     news = False
+    placed = {message.seq: message.id for message in session.held.values()}
     for message in event.messages:
         wrong = _rule_values(session, message)
         if wrong is None and (known := session.held.get(message.id)) is not None:
             wrong = _rule_held(session, known, message)
         elif wrong is None:
             news = True
+            if placed.get(message.seq, message.id) != message.id:
+                return Rejected("conflict", f"another message is of seq {message.seq}")
             wrong = _rule_remembered(session, message)
         if wrong is not None:
             return wrong
@@ -69,7 +72,8 @@ def _rule_path(session: Session, event: ContextRestored) -> Rejected | None:
         return Rejected("bad_value", "a path that begins at the root has nothing before it")
     if not -SEQ_DISTANCE_MAX < event.through <= session.seq or not 0 <= event.uncovered <= SEQ_DISTANCE_MAX:
         return Rejected("bad_value", "through or uncovered is out of range")
-    seen = {before}
+    # Where a parent came after its child the path may close a ring: then it begins behind one of its own.
+    seen: set[str] = set()
     for message in messages:
         if message.parent != before:
             return Rejected("bad_value", "each message must follow the one before it")
