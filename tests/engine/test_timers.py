@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -412,6 +413,24 @@ async def test_a_row_of_a_session_that_has_no_such_deadline_goes(ticking: Tickin
     made._asked[PARTITION][key].again = 0.0
     ticking.current = Overlay()
     assert await ticking.tick() == [], "the store has no such session"
+
+
+async def test_a_session_that_cannot_be_read_ends_the_look(
+    ticking: Ticking, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the read itself has its partition restored; the task that proposes goes on."""
+    write(store, T0 - 5)
+    for _ in range(STALE_AFTER):
+        assert len(await ticking.tick()) == 1
+        ticking.current = Overlay()
+        ticking.sides.timers._asked[PARTITION][timer_key(T0 - 5, KEY)].again = 0.0
+
+    def row(_key: bytes) -> bytes:
+        raise UnreadableStore("the disk", Path("p"))
+
+    ticking.owner.written = Written(SimpleNamespace(row=row), "ts", "th", "tg", 0, 0, 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(ticks, "look", lambda *given: timers.look(store, *given[1:]))
+    assert await ticking.tick() == []
 
 
 async def test_who_has_no_timers_has_no_ticks(ticking: Ticking, monkeypatch: pytest.MonkeyPatch) -> None:

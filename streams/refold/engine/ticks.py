@@ -68,7 +68,12 @@ class TimerTicks(BatchFold):
                 self._arrives(time.monotonic())
                 part = self.part_of(self.current, owner)
             armed = due[key]
-            if times >= STALE_AFTER and self._is_stale(written.store, armed):
+            try:
+                stale = times >= STALE_AFTER and self._is_stale(written.store, armed)
+            except UnreadableStore:
+                # The partition is being restored already, and what is in the overlay for it is dropped.
+                return
+            if stale:
                 timers.drop(part, key)
                 self._log.warning("timer_row_stale", partition=owner.number, deadline_ms=armed.deadline_ms)
                 continue

@@ -52,7 +52,11 @@ class UsageSweep(BatchFold):
             if found and self._sweeps(owner, written):
                 self._arrives(time.monotonic())
                 part = self.part_of(self.current, owner)
-                removed += sum(usages.expire(self.current, part, row, now_ms) for row in found)
+                try:
+                    removed += sum(usages.expire(self.current, part, row, now_ms) for row in found)
+                except UnreadableStore:
+                    # The partition is being restored already, and what is in the overlay for it is dropped.
+                    return removed
                 self._dirty.set()
             if not after:
                 break
