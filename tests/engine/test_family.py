@@ -24,6 +24,7 @@ from refold.wire.envelope import decode_envelope, encode_envelope
 from refold.wire.events import event_payload
 
 CHILDREN = [f"child-{at}" for at in range(6)]
+FACT = {"name": "n", "value": "1"}
 
 
 class Parent:
@@ -151,3 +152,44 @@ def links(bench: Worked) -> list[str]:
     overlay = bench.inflight or bench.current
     outputs = overlay.parts[STORE_PARTITION].outputs
     return [decode_envelope(out.value).type for out in outputs if out.topic == "t.inbox" and out.value]
+
+
+def deliver(view: View, first: Envelope) -> list[str]:
+    """What follows from one event until nothing does: ``type session status`` of each record, in order."""
+    waiting, seen = [first], []
+    while waiting:
+        env = waiting.pop(0)
+        key = make_key(TENANT, env.session)
+        at = len(seen) + 100
+        effects = step(view, record(encode_envelope(env), at, key=key, partition=SLOTS.partition(key)))
+        assert effects.ruling is not None
+        seen.append(f"{env.type} {env.session} {type(effects.ruling).__name__}")
+        assert len(seen) < 50, "it does not end"
+        waiting += [
+            decode_envelope(out.value)
+            for out in effects.outputs
+            if out.topic == view.topics.inbox and out.value is not None
+        ]
+    return seen
+
+
+def test_sessions_that_are_each_others_children_end_once() -> None:
+    """A ring, and one that two lead to: each session is closed and deleted once, and the rest is repeats."""
+    view = View()
+    links = [("a", "b"), ("b", "c"), ("c", "a"), ("a", "d"), ("b", "d")]
+    for number, (parent, child) in enumerate(links):
+        fields = {"session": child, "kind": "child", "call": None}
+        payload = event_payload("ChildLinked", fields)
+        deliver(view, Envelope(f"l{number}", TENANT, parent, "ChildLinked", payload=payload))
+    deliver(view, Envelope("d1", TENANT, "d", "FactSet", payload=event_payload("FactSet", FACT)))
+    for kind in ("SessionClosed", "SessionDeleted"):
+        env = Envelope(kind, TENANT, "a", kind, payload=event_payload(kind, {"reason": None}))
+        seen = deliver(view, env)
+        assert sorted(line for line in seen if line.endswith(" Accepted")) == [
+            f"{kind} {session} Accepted" for session in "abcd"
+        ]
+        assert [line for line in seen if line.endswith(" Duplicate")] == [
+            f"{kind} d Duplicate",
+            f"{kind} a Duplicate",
+        ]
+        assert len(seen) == len(links) + 1
