@@ -318,7 +318,9 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
         "gauge", "Sessions quarantined now, as far as this worker has seen."
     ),
     "refold_reducer_quarantined_total": Metric(
-        "counter", "Parts of sessions whose reducer was stopped, by reducer and reason.", ("reducer", "reason")
+        "counter",
+        "Parts of sessions whose reducer was stopped, by reducer and reason.",
+        ("reducer", "reason"),
     ),
     "refold_http_requests_total": Metric(
         "counter", "Requests by route pattern and status class (2xx, 4xx, 5xx).", ("route", "status")
