@@ -54,7 +54,7 @@ async def test_every_block_runs_as_printed(kafka: Kafka, tmp_path: Path) -> None
 
 def test_the_review_page_names_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks(REVIEW.read_text("utf-8"), "console") for line in block.splitlines()]
-    assert len(lines) == 9
+    assert len(lines) == 12
     for line in lines:
         assert line.startswith("refold review "), line
         verb = line.split()[2]
