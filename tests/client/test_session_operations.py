@@ -152,6 +152,21 @@ async def test_o3_it_is_the_window_that_a_session_of_that_path_alone_has() -> No
         assert (session.uncovered, session.complete) == (alone.session.uncovered, True)
 
 
+async def test_o3_a_path_that_is_held_but_whose_beginning_is_not_known_is_whole_again() -> None:
+    """More of it is held than the window takes: what lies before is counted once."""
+    inbox = conversation(6, window=20)
+    inbox.session.recent[0].parent = inbox.session.trunk_id = "lost"
+    inbox.session.recent[0].enc = inbox.session.enc_memory = None
+    inbox.session.complete = False
+    past = await fold_past(Journals(conversation(6)).events_of, TENANT, "s1", messages=True)
+    payload = restored_payload(past, "a5")
+    assert (len(payload["messages"]), payload["uncovered"]) == (4, 8)
+    inbox.ok(("ContextRestored", {**payload, "uncovered": 30}))
+    assert inbox.session.complete
+    assert len(inbox.session.recent) == 12
+    assert inbox.session.uncovered == 30 - 8
+
+
 @PATIENT
 @given(histories(), st.integers(0, 2**16))
 async def test_o3_whatever_the_history_a_path_is_active_again_or_refused_whole(

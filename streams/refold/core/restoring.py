@@ -188,6 +188,13 @@ def _complete(session: Session, event: ContextRestored) -> None:
         session.through, session.uncovered = event.through, event.uncovered
         session.complete = True
         return
+    first = event.messages[0].id
+    held = next((at for at, message in enumerate(session.recent) if message.id == first), None)
+    if held is not None and held <= event.uncovered:
+        # More of the path is held than was named: so much less lies before it.
+        session.uncovered = event.uncovered - held
+        session.complete = True
+        return
     for at, message in enumerate(event.messages):
         # Cut behind a result whose call lies before the path that was named.
         if message.id == session.trunk_id:
