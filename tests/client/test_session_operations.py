@@ -220,6 +220,7 @@ async def test_o3_what_does_not_fit_the_tree_is_refused() -> None:
         (with_path(through=-(1 << 63)), "bad_value"),
         (with_last(seq=-(1 << 63)), "bad_value"),
         (with_last(answers=[(1 << 63) - 1]), "bad_value"),
+        (with_last(actor="a" * 300), "bad_id"),
         (with_path(through_message_id=""), "bad_value"),
         (with_path(head_message_id=held.id, messages=[*body, moved]), "conflict"),
         (with_path(head_message_id="new", messages=[*body, {**moved, "message_id": "new"}]), "conflict"),

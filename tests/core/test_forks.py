@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from refold.core import Accepted, Session, evolve, initial, limits
 from refold.core.context import elide
+from refold.core.envelope import Actor
 from refold.core.forks import source_seq_of
 from refold.core.policystate import Reduced, SessionPolicy
 from refold.core.session import Config, Fact, Message, Summary, Trunk
@@ -268,6 +269,13 @@ def test_o1_a_base_that_no_session_could_be_is_refused(fault: str) -> None:
     assert rejected(ruling, "bad_value"), ruling
     assert not inbox.session.exists
     assert isinstance(inbox.send(forked(source)), Accepted)
+
+
+@pytest.mark.parametrize("name", ["", "@bot", "a" * limits.ID_BYTES_MAX])
+def test_o1_whoever_may_write_a_message_may_be_its_actor_in_a_fork(name: str) -> None:
+    inbox = Inbox()
+    inbox.send(message("m1"), actor=Actor("agent", name))
+    assert fork(inbox).session.recent[0].actor == name
 
 
 def test_o1_a_base_without_events_or_from_the_end_of_time_is_refused() -> None:

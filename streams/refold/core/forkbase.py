@@ -27,6 +27,7 @@ from refold.core.limits import (
     CONFIG_BYTES_MAX,
     DEDUP_ENTRY_BYTES,
     FACT_BYTES_MAX,
+    ID_BYTES_MAX,
     MESSAGE_INLINE_BYTES_MAX,
     REDUCED_ERROR_BYTES_MAX,
     REDUCED_PARTS_MAX,
@@ -119,7 +120,7 @@ def _bad_message(message: Message, seq: int) -> bool:
     return bool(
         bad_reference(message.id, "message_id")
         or (message.parent and bad_reference(message.parent, "parent"))
-        or (message.actor is not None and bad_id(message.actor, "actor"))
+        or len((message.actor or "").encode()) > ID_BYTES_MAX  # any text that short is an actor's id
         or not message.role
         or len(message.role.encode()) > ROLE_BYTES_MAX
         or not _is_past(message.seq, seq)

@@ -18,13 +18,14 @@ from refold.core.dedup import SEQ_MASK, ring_content, ring_find
 from refold.core.limits import (
     ANSWERS_MAX,
     DEDUP_ENTRY_BYTES,
+    ID_BYTES_MAX,
     MESSAGE_INLINE_BYTES_MAX,
     ROLE_BYTES_MAX,
     SEQ_DISTANCE_MAX,
     WINDOW_BYTES_MAX,
     WINDOW_MESSAGES_MAX,
 )
-from refold.core.messages import bad_id, bad_reference
+from refold.core.messages import bad_reference
 from refold.core.operationevents import ContextRestored, RestoredMessage
 from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import Message, Session
@@ -88,10 +89,10 @@ def _rule_path(session: Session, event: ContextRestored) -> Rejected | None:
 
 def _rule_values(session: Session, message: RestoredMessage) -> Rejected | None:
     wrong = bad_reference(message.id, "message_id")
-    if wrong is None and message.actor is not None:
-        wrong = bad_id(message.actor, "actor")
     if wrong is not None:
         return wrong
+    if len((message.actor or "").encode()) > ID_BYTES_MAX:
+        return Rejected("bad_id", f"actor is longer than {ID_BYTES_MAX} bytes")
     if not message.role or len(message.role.encode()) > ROLE_BYTES_MAX:
         return Rejected("bad_value", f"role must be 1 to {ROLE_BYTES_MAX} bytes long")
     if not -SEQ_DISTANCE_MAX < message.seq <= session.seq or len(message.answers) > ANSWERS_MAX:
