@@ -37,12 +37,12 @@ def _begin(
 ) -> tuple[Traffic, Worker]:
     """A worker that owns everything, has state, and reaches ``point`` with folded events in its commit."""
     traffic = Traffic(cluster)
-    traffic.send(150)
+    traffic.send(150, runs=True)
     first = Worker(cluster, directory, "a", **{**HELD_TRANSACTION, **options}).start()  # type: ignore[arg-type]
     first.wait_live(4)
     wait_ruled(cluster)
     first.arm(point, action)
-    traffic.send(150)
+    traffic.send(150, runs=True)
     assert first.events_at_point() > 0
     return traffic, first
 
@@ -51,7 +51,7 @@ def _finish(cluster: Cluster, traffic: Traffic, workers: list[Worker], *, plante
     """More traffic, everything ruled on, everybody stopped. A planted fault may set committed offsets back,
     so there it is enough that every event is journalled at least once."""
     # No more deadlines: those from before the fault are what is to fire.
-    traffic.send(100, runs=False)
+    traffic.send(100)
     if planted:
         wait_for(
             "every event to be journalled", lambda: journalled(cluster) >= traffic.sent.accepted, every=0.2
@@ -95,7 +95,7 @@ def frozen(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent:
         if not extra and point == "after_send_offsets":
             # Rule D: its open transaction was ended by name, not waited for.
             assert '"dead_worker_fenced"' in second.log(), second.tail()
-        traffic.send(60)
+        traffic.send(60, runs=True)
         wait_ruled(cluster)
         first.signal(signal.SIGCONT)
         # It ends fenced, or learns that it is out and joins again: both are right, and then there are two.
@@ -125,7 +125,7 @@ def revoked(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent
             # Whether the barrier holds or not shows here: the revoke may only end after the commit did.
             if planted:
                 second.wait_live(1)
-                traffic.send(40)
+                traffic.send(40, runs=True)
                 wait_for("the new owner to commit", lambda: _committed_more(cluster, second))
             else:
                 wait_for("the second worker to join", lambda: '"worker_started"' in second.log())

@@ -87,9 +87,9 @@ class Traffic:
         self.sent.accepted.add(env.event_id)
         self.sent.order.setdefault(env.session, []).append(env.event_id)
 
-    def send(self, count: int, *, odd: bool = True, runs: bool = True) -> None:
+    def send(self, count: int, *, odd: bool = True, runs: bool = False) -> None:
         """``count`` new events; with ``odd``, about a tenth again that are duplicates, misrouted or bad, and
-        with ``runs`` some whose deadlines come soon."""
+        with ``runs`` some whose deadlines come soon: topics then change also when nothing is sent."""
         inbox = self._cluster.topics.inbox
         for _ in range(count):
             self._number += 1

@@ -141,7 +141,7 @@ def _round(
     if armed:
         worker.arm(place, "hold")
     # No deadlines: what is served is compared while the workers live.
-    traffic.send(EVENTS, runs=False)
+    traffic.send(EVENTS)
     held = 0
     if armed:
         if not _reached(worker, traffic):
