@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -33,6 +33,16 @@ EnvironmentOption = Annotated[
 PartitionsOption = Annotated[
     int | None,
     typer.Option("--partitions", min=1, help="Partition count at creation. Default: what the topology says."),
+]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
+OnlyTenantOption = Annotated[str | None, typer.Option("--tenant", help="Only of this tenant. Default: all.")]
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
+
+#: Rows of a list: more than anyone reads; the counts beside it cover everything that was found.
+LIST_LIMIT_DEFAULT: Final = 100
+LIST_LIMIT_MAX: Final = 10_000
+OldestOption = Annotated[
+    int, typer.Option("--limit", min=1, max=LIST_LIMIT_MAX, help="Rows shown, oldest first.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One object on one line, the last of stdout.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]

@@ -5,36 +5,32 @@ States are never printed; ``session show --json`` has them.
 
 from __future__ import annotations
 
-import asyncio
-import getpass
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from refold.cli.clients import with_client
 from refold.cli.options import (
+    LIST_LIMIT_DEFAULT,
+    LIST_LIMIT_MAX,
     BootstrapOption,
     JsonOption,
+    OnlyTenantOption,
     PrefixOption,
     ReducersOption,
+    TenantOption,
     load_reducers,
-    settings_for,
 )
 from refold.cli.output import Output
+from refold.cli.telling import login
 from refold.errors import RefoldError, UsageError
 
 if TYPE_CHECKING:
     from refold.cli.reducer_parts import Part
     from refold.client import Refold
 
-T = TypeVar("T")
-
-LIST_LIMIT_DEFAULT: Final = 100
-LIST_LIMIT_MAX: Final = 10_000
 EXIT_LEFT: Final = 1
-
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
 
 app = typer.Typer(help="Parts of sessions folded by your own reducers: list, release.", no_args_is_help=True)
 
@@ -44,24 +40,12 @@ def root() -> None:
     """Parts of sessions folded by your own reducers."""
 
 
-def _with_client(
-    bootstrap: str | None, prefix: str | None, tenant: str | None, work: Callable[[Refold], Awaitable[T]]
-) -> T:
-    from refold.client import Refold
-
-    async def run() -> T:
-        async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
-            return await work(rf)
-
-    return asyncio.run(run())
-
-
 @app.command("list")
 def list_(
     name: Annotated[str | None, typer.Option("--name", help="Only of this reducer.")] = None,
     quarantined: Annotated[bool, typer.Option("--quarantined", help="Only parts that stand still.")] = False,
     reducers: ReducersOption = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant. Default: all.")] = None,
+    tenant: OnlyTenantOption = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=LIST_LIMIT_MAX, help="Rows shown.")
     ] = LIST_LIMIT_DEFAULT,
@@ -83,13 +67,13 @@ def list_(
             and (tenant is None or part.tenant == tenant)
         ]
 
-    found = sorted(_with_client(bootstrap, prefix, None, work), key=lambda p: (p.name, p.tenant, p.session))
+    found = sorted(with_client(bootstrap, prefix, None, work), key=lambda p: (p.name, p.tenant, p.session))
     shown = found[:limit]
     out = Output(as_json)
     columns = ("reducer", "tenant", "session", "version", "seq", "status", "error", "bytes")
     rows = [(p.name, p.tenant, p.session, p.version, p.seq, p.status, p.error, p.state_bytes) for p in shown]
     if not as_json and shown:
-        out.table(columns, [["" if cell is None else cell for cell in row] for row in rows])
+        out.table(columns, rows)
     counts = Counter(part.status for part in found)
     out.say(", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no parts")
     if len(found) > len(shown):
@@ -139,7 +123,7 @@ def release(
             f"there is no reducer {name!r} in the modules ({there}): name its module with --reducers."
         )
     out = Output(as_json)
-    author = by or getpass.getuser()
+    author = by or login("releases it")
 
     async def work(rf: Refold) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         if session is not None:
@@ -164,7 +148,7 @@ def release(
             done.append({"tenant": chat.tenant, "session": chat.id, "seq": ruling.seq})
         return done, left
 
-    done, left = _with_client(bootstrap, prefix, tenant, work)
+    done, left = with_client(bootstrap, prefix, tenant, work)
     for row in left:
         out.say(f"{row['tenant']}/{row['session']}: {row['error']}")
     out.say(f"{name}: {len(done)} parts released, {len(left)} left")

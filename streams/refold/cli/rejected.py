@@ -8,21 +8,27 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
+from refold.cli.options import (
+    LIST_LIMIT_DEFAULT,
+    LIST_LIMIT_MAX,
+    BootstrapOption,
+    JsonOption,
+    PrefixOption,
+    YesOption,
+    settings_for,
+)
 from refold.cli.output import Output
+from refold.cli.telling import iso
 from refold.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from refold.cli.rejected_records import RejectedRecord, Selection
 
-#: More rows than anyone reads; the counts by code cover everything that was found.
-LIST_LIMIT_DEFAULT: Final = 100
-LIST_LIMIT_MAX: Final = 10_000
 #: Bytes shown by `show --payload`: 16 lines of 16.
 PREVIEW_BYTES_MAX: Final = 256
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -244,8 +250,4 @@ def _selection(
 
 
 def _iso(time_ms: int | None) -> str | None:
-    if time_ms is None:
-        return None
-    return (
-        datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
+    return None if time_ms is None else iso(time_ms)

@@ -6,17 +6,25 @@ of them, and runs whose step failed for good.
 
 from __future__ import annotations
 
-import asyncio
-import getpass
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
+from refold.cli.clients import with_client
+from refold.cli.options import (
+    LIST_LIMIT_DEFAULT,
+    BootstrapOption,
+    JsonOption,
+    OldestOption,
+    OnlyTenantOption,
+    PrefixOption,
+    SessionArgument,
+    TenantOption,
+    YesOption,
+)
 from refold.cli.output import Output
+from refold.cli.telling import iso, login
 from refold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,10 +33,6 @@ if TYPE_CHECKING:
     from refold.client import Refold
     from refold.core.reviews import ReviewItem
 
-T = TypeVar("T")
-
-LIST_LIMIT_DEFAULT: Final = 100
-LIST_LIMIT_MAX: Final = 10_000
 KINDS: Final = ("unknown", "approval", "run")
 
 RULE_ONE_WAY: Final = (
@@ -36,23 +40,9 @@ RULE_ONE_WAY: Final = (
     "a run: --retry or --fail."
 )
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
 OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As printed by list.")]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
 
 app = typer.Typer(help="Calls and runs that wait for a person: list, show, resolve.", no_args_is_help=True)
-
-
-def _with_client(
-    bootstrap: str | None, prefix: str | None, tenant: str | None, work: Callable[[Refold], Awaitable[T]]
-) -> T:
-    from refold.client import Refold
-
-    async def run() -> T:
-        async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
-            return await work(rf)
-
-    return asyncio.run(run())
 
 
 @app.command("list")
@@ -61,11 +51,9 @@ def list_(
     tool: Annotated[
         str | None, typer.Option("--tool", help="Only calls of this tool, or runs of this agent.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant. Default: all.")] = None,
+    tenant: OnlyTenantOption = None,
     session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=LIST_LIMIT_MAX, help="Rows shown, oldest first.")
-    ] = LIST_LIMIT_DEFAULT,
+    limit: OldestOption = LIST_LIMIT_DEFAULT,
     bootstrap: BootstrapOption = None,
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
@@ -77,7 +65,7 @@ def list_(
         raise UsageError(f"--kind {kind!r}: there are unknown, approval and run.")
     found = [
         item
-        for item in _with_client(bootstrap, prefix, None, waiting_items)
+        for item in with_client(bootstrap, prefix, None, waiting_items)
         if (kind is None or item.kind == kind)
         and (tool is None or item.tool == tool)
         and (tenant is None or item.tenant == tenant)
@@ -89,7 +77,7 @@ def list_(
         out.table(
             ("since", "kind", "tenant", "session", "operation", "tool", "attempt", "reason"),
             (
-                (_iso(i.since_ms), i.kind, i.tenant, i.session, i.operation_id, i.tool, i.attempt, i.reason)
+                (iso(i.since_ms), i.kind, i.tenant, i.session, i.operation_id, i.tool, i.attempt, i.reason)
                 for i in shown
             ),
         )
@@ -151,7 +139,7 @@ def show(
             told["arguments"] = await arguments_of(chat, row)
         return told
 
-    told = _with_client(bootstrap, prefix, tenant, work)
+    told = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if not as_json:
         plain = {name: value for name, value in told.items() if name not in ("history", "arguments", "steps")}
@@ -164,7 +152,7 @@ def show(
             out.table(
                 ("seq", "time", "event", "attempt", "who", "why"),
                 (
-                    (h["seq"], _iso(h["time_ms"]), h["event"], h["attempt"], h["who"], h["why"])
+                    (h["seq"], iso(h["time_ms"]), h["event"], h["attempt"], h["who"], h["why"])
                     for h in told["history"]
                 ),
             )
@@ -225,7 +213,7 @@ def resolve(
     async def work(rf: Refold) -> dict[str, Any]:
         return await run_resolve(rf.session(session), operation, ruling)
 
-    made = _with_client(bootstrap, prefix, tenant, work)
+    made = with_client(bootstrap, prefix, tenant, work)
     then = {
         "approve": "approved: it runs when its agent asks for it next",
         "deny": "denied: it does not run, and the model is told",
@@ -248,12 +236,12 @@ def _resolve_run(
 ) -> None:
     from refold.cli.review_runs import resolve_run
 
-    who = by or _login()
+    who = by or login()
 
     async def work(rf: Refold) -> dict[str, Any]:
         return await resolve_run(rf.session(session), run, verb, who, reason)
 
-    made = _with_client(*where, work)
+    made = with_client(*where, work)
     then = "is ready again: its failed steps are tried again" if verb == "retry" else "has failed"
     out.say(f"{run} {then} (seq {made['seq']}, by {made['by']})")
     out.result(made)
@@ -280,14 +268,7 @@ def _ruling(
     if len(given) != 1:
         raise UsageError(RULE_ONE_WAY)
     verb, text = given[0]
-    return Ruling(verb, text, by or _login(), reason)
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # A container whose user has no name.
-        raise UsageError("who rules? Your login has no name here: add --by NAME.") from None
+    return Ruling(verb, text, by or login(), reason)
 
 
 def _options(kind: str) -> str:
@@ -300,8 +281,3 @@ def _options(kind: str) -> str:
 
 def _as_json(item: ReviewItem) -> dict[str, Any]:
     return {name: value for name, value in item._asdict().items() if name != "arguments"}
-
-
-def _iso(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

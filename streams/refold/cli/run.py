@@ -6,14 +6,24 @@ it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
+from refold.cli.clients import with_client
+from refold.cli.options import (
+    LIST_LIMIT_DEFAULT,
+    BootstrapOption,
+    JsonOption,
+    OldestOption,
+    OnlyTenantOption,
+    PrefixOption,
+    SessionArgument,
+    TenantOption,
+    YesOption,
+)
 from refold.cli.output import Output
 from refold.cli.telling import iso, login
 from refold.errors import UsageError
@@ -22,15 +32,9 @@ if TYPE_CHECKING:
     from refold.client import Refold
     from refold.client.receipts import Receipt
 
-T = TypeVar("T")
-
-LIST_LIMIT_DEFAULT: Final = 100
-LIST_LIMIT_MAX: Final = 10_000
 STATES: Final = ("ready", "leased", "waiting", "review")
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="As printed by list.")]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
 ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why; kept in the journal.")]
 ByOption = Annotated[
     str | None, typer.Option("--by", help="Who says so; kept in the journal. Default: your login.")
@@ -41,29 +45,15 @@ app = typer.Typer(
 )
 
 
-def _with_client(
-    bootstrap: str | None, prefix: str | None, tenant: str | None, work: Callable[[Refold], Awaitable[T]]
-) -> T:
-    from refold.client import Refold
-
-    async def run() -> T:
-        async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
-            return await work(rf)
-
-    return asyncio.run(run())
-
-
 @app.command("list")
 def list_(
     agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.")] = None,
     state: Annotated[
         str | None, typer.Option("--state", help="Only these: ready, leased, waiting or review.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant. Default: all.")] = None,
+    tenant: OnlyTenantOption = None,
     session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=LIST_LIMIT_MAX, help="Rows shown, oldest first.")
-    ] = LIST_LIMIT_DEFAULT,
+    limit: OldestOption = LIST_LIMIT_DEFAULT,
     bootstrap: BootstrapOption = None,
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
@@ -75,7 +65,7 @@ def list_(
         raise UsageError(f"--state {state!r}: there are {', '.join(STATES)}.")
     found = [
         item
-        for item in _with_client(bootstrap, prefix, None, open_runs)
+        for item in with_client(bootstrap, prefix, None, open_runs)
         if (agent is None or item.agent == agent)
         and (state is None or item.state == state)
         and (tenant is None or item.tenant == tenant)
@@ -131,7 +121,7 @@ def show(
     async def work(rf: Refold) -> dict[str, Any]:
         return told_run(await rf.run(session, run).row())
 
-    told = _with_client(bootstrap, prefix, tenant, work)
+    told = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if not as_json:
         out.table(("field", "value"), ((k, v) for k, v in told.items() if k != "steps"))
@@ -255,6 +245,6 @@ def _say(
     async def ruled(rf: Refold) -> int | None:
         return (await (await work(rf)).ruling()).seq
 
-    seq = _with_client(*where, ruled)
+    seq = with_client(*where, ruled)
     out.say(f"{text} (seq {seq})")
     out.result({"seq": seq})

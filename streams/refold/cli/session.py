@@ -11,25 +11,27 @@ import base64
 import contextlib
 import json
 from contextlib import aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from refold.cli.clients import with_client
 from refold.cli.options import (
     BootstrapOption,
     JsonOption,
     PrefixOption,
     ReducersOption,
+    SessionArgument,
+    TenantOption,
     YesOption,
     load_reducers,
     no_session,
 )
 from refold.cli.output import Output
-from refold.cli.session_client import SessionArgument, TenantOption, with_client
 from refold.cli.session_operations import fork as fork_session
 from refold.cli.session_operations import prune, switch
+from refold.cli.telling import iso
 from refold.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def _print_state(out: Output, view: SnapshotView) -> None:
     if data["link"] is not None:
         of = "a fork" if data["link"]["kind"] == "fork" else "a child"
         out.say(f"{of} of {data['link']['session']}, as of seq {data['link']['seq']}")
-    out.say(f"created {_iso(data['created_at_ms'])}, changed {_iso(data['updated_at_ms'])} (session time)")
+    out.say(f"created {iso(data['created_at_ms'])}, changed {iso(data['updated_at_ms'])} (session time)")
     for (topic, partition), next_offset in view.frontier.items():
         out.say(f"folded up to {topic}[{partition}] offset {next_offset}")
     if context["summary"] and context["summary_active"]:
@@ -178,7 +180,7 @@ def events(
     def take(event: SessionEvent) -> None:
         row = _event_row(event, payload)
         if not as_json:
-            line = f"{row['seq']:>6}  {_iso(row['time_ms'])}  {row['type']:<26}  {row['event_id']}"
+            line = f"{row['seq']:>6}  {iso(row['time_ms'])}  {row['type']:<26}  {row['event_id']}"
             out.say(line + (_said(row) if payload else ""))
         elif follow:
             import orjson
@@ -403,11 +405,6 @@ def delete(
         raise UsageError(f"the deletion was rejected: {done['code']}.")
     out.say(f"session {session} deleted at seq {done['seq']}")
     out.result(done)
-
-
-def _iso(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _short(text: str) -> str:

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, load_reducers
+from refold.cli.clients import with_client
+from refold.cli.options import (
+    BootstrapOption,
+    JsonOption,
+    PrefixOption,
+    SessionArgument,
+    TenantOption,
+    YesOption,
+    load_reducers,
+)
 from refold.cli.output import Output
-from refold.cli.session_client import SessionArgument, TenantOption, with_client
 from refold.errors import UsageError
 
 if TYPE_CHECKING:

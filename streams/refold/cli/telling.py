@@ -1,4 +1,4 @@
-"""What commands about runs and reviews say alike: instants, and who rules."""
+"""What commands say alike: instants, and who it is that says so."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def iso(time_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def login() -> str:
-    """Who runs this command. Raises UsageError where nobody has a name."""
+def login(doing: str = "rules") -> str:
+    """Who runs this command, which is what they are ``doing``. Raises UsageError where nobody has a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # A container whose user has no name.
-        raise UsageError("who rules? Your login has no name here: add --by NAME.") from None
+        raise UsageError(f"who {doing}? Your login has no name here: add --by NAME.") from None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, settings_for
+from refold.cli.clients import with_client
+from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, TenantOption
 from refold.cli.output import Output
 from refold.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from refold.client import Refold
     from refold.client.usage.reads import UsageNow
 
 TIMEOUT_S_DEFAULT: Final = 10.0
@@ -28,9 +29,7 @@ def root() -> None:
 def show(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Whose usage.")],
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Of which model. Default: all.")] = "*",
-    tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")
-    ] = None,
+    tenant: TenantOption = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds that partitions which restore are waited for.")
     ] = TIMEOUT_S_DEFAULT,
@@ -42,8 +41,13 @@ def show(
 
     Exit code 69 when a partition did not answer: what is shown lacks it.
     """
+
+    async def work(rf: Refold) -> tuple[UsageNow, str]:
+        usage = rf.usage(subject, model)
+        return await usage.now(timeout=timeout), usage.session.tenant
+
     out = Output(as_json)
-    now, shown_tenant = asyncio.run(_ask(subject, model, tenant, timeout, bootstrap, prefix))
+    now, shown_tenant = with_client(bootstrap, prefix, tenant, work)
     found = report(now)
     if not as_json:
         _table(out, found)
@@ -53,16 +57,6 @@ def show(
     out.result({"tenant": shown_tenant, "subject": subject, "model": model, **found})
     if now.missing:
         raise typer.Exit(UnavailableError.exit_code)
-
-
-async def _ask(
-    subject: str, model: str, tenant: str | None, timeout: float, bootstrap: str | None, prefix: str | None
-) -> tuple[UsageNow, str]:
-    from refold.client import Refold
-
-    async with Refold(settings_for(bootstrap=bootstrap, prefix=prefix), tenant=tenant) as rf:
-        usage = rf.usage(subject, model)
-        return await usage.now(timeout=timeout), usage.session.tenant
 
 
 def report(now: UsageNow) -> dict[str, Any]:

@@ -1,12 +1,10 @@
-"""What the commands of ``refold session`` share: their arguments, and a client around their work."""
+"""An open client around the work of one command."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, TypeVar
 
 from refold.cli.options import settings_for
 
@@ -14,9 +12,6 @@ if TYPE_CHECKING:
     from refold.client import Refold
 
 T = TypeVar("T")
-
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id, without the tenant.")]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Default: REFOLD_TENANT or 'default'.")]
 
 
 def with_client(
