@@ -17,6 +17,15 @@ import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_cluster import (
+    EXIT_DIFFERENCE,
+    SESSION_TIMEOUT_MS_SABOTAGE,
+    KeepOption,
+    SessionTimeoutOption,
+    cluster,
+    default_timeout_ms,
+    is_theirs,
+)
 from refold.cli.verify_eval import eval_
 from refold.cli.verify_faults import faults
 from refold.cli.verify_runs import runs
@@ -28,12 +37,6 @@ if TYPE_CHECKING:
     from refold.ops.verify.chaos import Outcome
     from refold.ops.verify.nodes import Nodes
 
-EXIT_DIFFERENCE: Final = 1
-#: Kafka's own lower bound for session time-outs is 6 s; the embedded broker allows less.
-SESSION_TIMEOUT_MS_CLUSTER: Final = 6_000
-SESSION_TIMEOUT_MS_EMBEDDED: Final = 3_000
-#: With a sabotage a restart must keep its partitions, however slow the machine: its own disk is the witness.
-SESSION_TIMEOUT_MS_SABOTAGE: Final = 15_000
 #: Where brokers go away: longer than leaders take to move, and than a killed broker is away that comes back
 #: at once; no longer than one takes to be missed (9 s) and replaced, so that all members are lost then.
 SESSION_TIMEOUT_MS_BROKERS: Final = 10_000
@@ -57,12 +60,7 @@ def chaos(
     rate: Annotated[int, typer.Option(min=1, help="Records per second.")] = 300,
     kills_per_minute: Annotated[int, typer.Option(min=1, help="Deaths per minute.")] = 20,
     partitions: Annotated[int, typer.Option(min=2, help="Partitions of the run's own topics.")] = 8,
-    session_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            help="How long until a silent worker is given up. Default: 3 s embedded, 6 s on a cluster."
-        ),
-    ] = None,
+    session_timeout_ms: SessionTimeoutOption = None,
     sabotage: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +96,7 @@ def chaos(
             help="The same reducers in their next version: what workers run from half time on.",
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave topics, data and logs for inspection.")] = False,
+    keep: KeepOption = False,
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -118,7 +116,7 @@ def chaos(
         load_module(reducers_then or reducers)  # what is wrong with it is said before a broker is started
     with _brokers(bootstrap, out, broker_restarts, broker_restart_command) as (address, embedded, nodes):
         settings = settings_for(bootstrap=address)
-        default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
+        default = default_timeout_ms(embedded)
         if broker_restarts:
             default = SESSION_TIMEOUT_MS_BROKERS
         if sabotage is not None:
@@ -171,12 +169,7 @@ def effects(
             "lookup-not-authoritative, result-before-effect, unstable-key."
         ),
     ] = None,
-    session_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            help="How long until a silent worker is given up. Default: 3 s embedded, 6 s on a cluster."
-        ),
-    ] = None,
+    session_timeout_ms: SessionTimeoutOption = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave topics, ledger, data and logs for inspection.")
     ] = False,
@@ -203,11 +196,9 @@ def effects(
         sabotage=sabotage,
     )
     check_plan(plan)  # what is wrong with the call is said before a broker is started for it
-    with _cluster(bootstrap, out) as (address, embedded):
-        settings = settings_for(bootstrap=address)
-        default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
-        plan = replace(plan, session_timeout_ms=session_timeout_ms or default)
-        outcome = run_effects(plan, settings, out.note, keep=keep)
+    with cluster(bootstrap, out) as (address, embedded):
+        plan = replace(plan, session_timeout_ms=session_timeout_ms or default_timeout_ms(embedded))
+        outcome = run_effects(plan, settings_for(bootstrap=address), out.note, keep=keep)
     outcome.show(out)
     out.result(outcome.as_json())
     if not outcome.clean:
@@ -225,16 +216,16 @@ app.command()(runs)
 def _brokers(
     bootstrap: str | None, out: Output, restarts: bool, command: str | None
 ) -> Iterator[tuple[str | None, bool, Nodes | None]]:
-    """As :func:`_cluster`, and what can be restarted of it. Raises UsageError where nothing can."""
+    """As :func:`cluster`, and what can be restarted of it. Raises UsageError where nothing can."""
     if command is not None and not restarts:
         raise UsageError("--broker-restart-command says how --broker-restarts restarts a broker: give both.")
     if not restarts:
-        with _cluster(bootstrap, out) as (address, embedded):
+        with cluster(bootstrap, out) as (address, embedded):
             yield address, embedded, None
         return
     from refold.ops.verify.nodes import CommandNodes, EmbeddedNodes
 
-    if bootstrap is not None or settings_for().source("kafka.bootstrap") != "default":
+    if is_theirs(bootstrap):
         if command is None:
             raise UsageError(
                 "--broker-restarts would have to restart the brokers of a cluster that is not ours. Leave"
@@ -252,22 +243,8 @@ def _brokers(
 
     with tempfile.TemporaryDirectory(prefix="refold-verify-kafka-") as directory:
         out.note("no --bootstrap: starting a Kafka of three nodes for this run")
-        with EmbeddedCluster(Path(directory), nodes=3) as cluster:
-            yield cluster.bootstrap, True, EmbeddedNodes(cluster)
-
-
-@contextlib.contextmanager
-def _cluster(bootstrap: str | None, out: Output) -> Iterator[tuple[str | None, bool]]:
-    """The user's cluster, or an embedded broker for the length of the run."""
-    if bootstrap is not None or settings_for().source("kafka.bootstrap") != "default":
-        yield bootstrap, False
-        return
-    from refold.broker import EmbeddedBroker
-
-    with tempfile.TemporaryDirectory(prefix="refold-verify-kafka-") as directory:
-        out.note("no --bootstrap: starting a Kafka for this run")
-        with EmbeddedBroker(Path(directory)) as broker:
-            yield broker.bootstrap, True
+        with EmbeddedCluster(Path(directory), nodes=3) as three:
+            yield three.bootstrap, True, EmbeddedNodes(three)
 
 
 def _show(out: Output, outcome: Outcome) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_cluster import EXIT_DIFFERENCE, cluster
 from refold.errors import UsageError
-from refold.settings import Settings
 
-EXIT_DIFFERENCE: Final = 1
+if TYPE_CHECKING:
+    from refold.settings import Settings
 
 
 class SinkKind(StrEnum):
@@ -80,11 +81,9 @@ def _place(
 ) -> Iterator[tuple[Settings | None, str | None]]:
     """Settings of a Kafka, or the address of a database."""
     if sink is SinkKind.state:
-        from refold.cli.verify import _cluster
-
         if dsn is not None:
             raise UsageError("--dsn is for --sink postgres: name that too, or leave it out.")
-        with _cluster(bootstrap, out) as (address, _):
+        with cluster(bootstrap, out) as (address, _):
             yield settings_for(bootstrap=address), None
     elif dsn is not None:
         yield None, dsn

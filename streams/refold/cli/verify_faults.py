@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_cluster import EXIT_DIFFERENCE, KeepOption, default_timeout_ms, is_theirs
 
 if TYPE_CHECKING:
     from refold.ops.faults.run import Played
-
-EXIT_DIFFERENCE: Final = 1
-#: Kafka's own lower bound for session time-outs is 6 s; the embedded broker allows less.
-SESSION_TIMEOUT_MS_CLUSTER: Final = 6_000
-SESSION_TIMEOUT_MS_EMBEDDED: Final = 3_000
 
 
 def faults(
@@ -35,7 +31,7 @@ def faults(
             help="Break one rule; the run must exit 1. Found in every scenario: skip-dedup, fold-misrouted"
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave topics, data and logs for inspection.")] = False,
+    keep: KeepOption = False,
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,13 +57,13 @@ def faults(
         ]
         out.result({"scenarios": rows})
         return
-    theirs = bootstrap is not None or settings_for().source("kafka.bootstrap") != "default"
+    theirs = is_theirs(bootstrap)
     plan = ChaosPlan(
         seed=seed,
         seconds=0,
         sessions=sessions,
         rate=rate,
-        session_timeout_ms=SESSION_TIMEOUT_MS_CLUSTER if theirs else SESSION_TIMEOUT_MS_EMBEDDED,
+        session_timeout_ms=default_timeout_ms(embedded=not theirs),
         sabotage=sabotage,
     )
     played = play(scenarios, plan, settings_for(bootstrap=bootstrap) if theirs else None, out.note, keep=keep)

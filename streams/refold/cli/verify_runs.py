@@ -8,11 +8,14 @@ import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_cluster import (
+    EXIT_DIFFERENCE,
+    KeepOption,
+    SessionTimeoutOption,
+    cluster,
+    default_timeout_ms,
+)
 
-EXIT_DIFFERENCE: Final = 1
-#: As `verify chaos` has them.
-SESSION_TIMEOUT_MS_CLUSTER: Final = 6_000
-SESSION_TIMEOUT_MS_EMBEDDED: Final = 3_000
 #: A broken rule shows with the first deaths.
 SABOTAGE_RUNS_MAX: Final = 60
 
@@ -24,12 +27,7 @@ def runs(
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between two deaths.")] = 2.0,
     lease: Annotated[float, typer.Option(min=1, help="Lease of a run, seconds.")] = 3.0,
-    session_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            help="How long until a silent worker is given up. Default: 3 s embedded, 6 s on a cluster."
-        ),
-    ] = None,
+    session_timeout_ms: SessionTimeoutOption = None,
     sabotage: Annotated[
         str | None,
         typer.Option(
@@ -37,7 +35,7 @@ def runs(
             "unstable-key, effect-outside-step, take-refused."
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave topics, data and logs for inspection.")] = False,
+    keep: KeepOption = False,
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +47,6 @@ def runs(
 
     Without --bootstrap (and REFOLD_BOOTSTRAP) a Kafka is started for the run and removed with it.
     """
-    from refold.cli.verify import _cluster
     from refold.ops.runs.plan import RunsPlan
     from refold.ops.runs.run import run_runs
 
@@ -63,9 +60,8 @@ def runs(
         lease_s=lease,
         sabotage=sabotage,
     )
-    with _cluster(bootstrap, out) as (address, embedded):
-        default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
-        plan = plan.with_session_timeout(session_timeout_ms or default)
+    with cluster(bootstrap, out) as (address, embedded):
+        plan = plan.with_session_timeout(session_timeout_ms or default_timeout_ms(embedded))
         outcome = run_runs(plan, settings_for(bootstrap=address), out.note, keep=keep)
     row = outcome.as_json()
     out.say(f"runs             {row['completed']} of {row['runs']} completed, {row['leases']} leases")

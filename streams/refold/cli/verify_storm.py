@@ -9,13 +9,12 @@ import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_cluster import EXIT_DIFFERENCE, cluster
 from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.ops.storm.model import FleetModel
     from refold.ops.storm.plan import StormPlan
-
-EXIT_DIFFERENCE: Final = 1
 
 REAL: Final = "Real workers"
 SIMULATED: Final = "With --simulate"
@@ -199,11 +198,10 @@ def _refuse(options: dict[str, Any], why: str) -> None:
 
 
 def _run(plan: StormPlan, directory: Path | None, out: Output, bootstrap: str | None, keep: bool) -> None:
-    from refold.cli.verify import _cluster
     from refold.ops.storm import report
     from refold.ops.storm.run import run_storm
 
-    with _cluster(bootstrap, out) as (address, _embedded):
+    with cluster(bootstrap, out) as (address, _embedded):
         outcome = run_storm(plan, settings_for(bootstrap=address), out.note, keep=keep)
     if directory is not None:
         title = f"{plan.workers} workers, {plan.sessions} sessions: cold restart"

@@ -8,12 +8,15 @@ import typer
 
 from refold.cli.options import BootstrapOption, JsonOption, settings_for
 from refold.cli.output import Output
+from refold.cli.verify_cluster import (
+    EXIT_DIFFERENCE,
+    SESSION_TIMEOUT_MS_SABOTAGE,
+    KeepOption,
+    SessionTimeoutOption,
+    cluster,
+    default_timeout_ms,
+)
 
-EXIT_DIFFERENCE: Final = 1
-#: As `verify chaos` has them.
-SESSION_TIMEOUT_MS_CLUSTER: Final = 6_000
-SESSION_TIMEOUT_MS_EMBEDDED: Final = 3_000
-SESSION_TIMEOUT_MS_SABOTAGE: Final = 15_000
 #: A broken rule shows with the first repeats.
 SABOTAGE_EVENTS_MAX: Final = 20_000
 
@@ -25,12 +28,7 @@ def usage(
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     sessions: Annotated[int, typer.Option(min=1, help="Sessions the usage is recorded in.")] = 120,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the run's own topics.")] = 8,
-    session_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            help="How long until a silent worker is given up. Default: 3 s embedded, 6 s on a cluster."
-        ),
-    ] = None,
+    session_timeout_ms: SessionTimeoutOption = None,
     sabotage: Annotated[
         str | None,
         typer.Option(
@@ -38,7 +36,7 @@ def usage(
             "disk-before-commit, offsets-before-produce."
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave topics, data and logs for inspection.")] = False,
+    keep: KeepOption = False,
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,7 +46,6 @@ def usage(
 
     Without --bootstrap (and REFOLD_BOOTSTRAP) a Kafka is started for the run and removed with it.
     """
-    from refold.cli.verify import _cluster
     from refold.ops.usage.plan import UsagePlan
     from refold.ops.usage.run import run_usage
 
@@ -56,8 +53,7 @@ def usage(
     if sabotage is not None:
         events = min(events, SABOTAGE_EVENTS_MAX)
         session_timeout_ms = session_timeout_ms or SESSION_TIMEOUT_MS_SABOTAGE
-    with _cluster(bootstrap, out) as (address, embedded):
-        default = SESSION_TIMEOUT_MS_EMBEDDED if embedded else SESSION_TIMEOUT_MS_CLUSTER
+    with cluster(bootstrap, out) as (address, embedded):
         plan = UsagePlan(
             seed=seed,
             events=events,
@@ -65,7 +61,7 @@ def usage(
             workers=workers,
             sessions=sessions,
             partitions=partitions,
-            session_timeout_ms=session_timeout_ms or default,
+            session_timeout_ms=session_timeout_ms or default_timeout_ms(embedded),
             sabotage=sabotage,
         )
         outcome = run_usage(plan, settings_for(bootstrap=address), out.note, keep=keep)
