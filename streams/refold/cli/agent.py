@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refold.cli.options import BootstrapOption, EnvironmentOption, PrefixOption, settings_for
 from refold.errors import UsageError
+from refold.ops.targets import find_target
 
 if TYPE_CHECKING:
     from refold.client.agents import Agent
@@ -62,19 +61,7 @@ def find_agent(target: str) -> Agent:
     """``module:agent``. Raises UsageError for what is none; what the module raises is its own."""
     from refold.client.agents import Agent
 
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise UsageError(f"{target!r} is not MODULE:AGENT, as in myapp.agents:reporter.")
-    # As with `python -m`: a module beside the caller is found.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as err:
-        if err.name != module_name and not module_name.startswith(f"{err.name}."):
-            raise
-        raise UsageError(f"there is no module {module_name!r} here or on the Python path.") from None
-    found = getattr(module, name, None)
+    module_name, name, module, found = find_target(target, "MODULE:AGENT", "myapp.agents:reporter")
     if not isinstance(found, Agent):
         named = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
         raise UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 
 from refold.cli.options import BootstrapOption, EnvironmentOption, JsonOption, PrefixOption, settings_for
 from refold.errors import UsageError
+from refold.ops.targets import find_target
 
 if TYPE_CHECKING:
     from refold.client.summaries import Summarizer
@@ -84,19 +84,7 @@ def say_json(event: str, fields: dict[str, Any]) -> None:
 
 def find_summarizer(target: str) -> Summarizer:
     """``module:object``; a class is called without arguments. Raises UsageError for what is no summarizer."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise UsageError(f"{target!r} is not MODULE:OBJECT, as in myapp.summaries:brief.")
-    # As with `python -m`: a module beside the caller is found.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as err:
-        if err.name != module_name and not module_name.startswith(f"{err.name}."):
-            raise
-        raise UsageError(f"there is no module {module_name!r} here or on the Python path.") from None
-    found = getattr(module, name, None)
+    found = find_target(target, "MODULE:OBJECT", "myapp.summaries:brief").found
     made: Any = found() if isinstance(found, type) else found
     if not callable(getattr(made, "summarize", None)) or not isinstance(getattr(made, "name", None), str):
         raise UsageError(

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import inspect
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from typing import Any
 from refold.errors import InvalidRecord, UsageError
 from refold.ops.evals.jsonvalue import canonical
 from refold.ops.evals.limits import ERROR_CHARS_MAX, ERROR_CODE_CHARS_MAX, PARAMS_BYTES_MAX
+from refold.ops.targets import find_target
 
 Runner = Callable[..., Any]
 
@@ -62,19 +61,7 @@ class Outcome:
 
 def find_runner(target: str) -> Runner:
     """``module:function``. Raises UsageError for what is none; what the module raises is its own."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise UsageError(f"{target!r} is not MODULE:FUNCTION, as in myapp.evals:grade.")
-    # As with `python -m`: a module beside the caller is found.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as err:
-        if err.name != module_name and not module_name.startswith(f"{err.name}."):
-            raise
-        raise UsageError(f"there is no module {module_name!r} here or on the Python path.") from None
-    found: Any = getattr(module, name, None)
+    module_name, name, _, found = find_target(target, "MODULE:FUNCTION", "myapp.evals:grade")
     if not callable(found):
         raise UsageError(f"{module_name} has no function {name!r}.")
     try:
