@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import signal
 import sys
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from refold.client.agents.limits import CONCURRENCY_DEFAULT, DRAIN_S_DEFAULT, RELEASE_S_MAX
 from refold.client.client import Refold
-from refold.errors import RefoldError, TransientError
+from refold.draining import CUT_SHORT, drain_on_signal
+from refold.errors import RefoldError
 
 if TYPE_CHECKING:
     from refold.client.agents.agent import Agent
     from refold.settings import Settings
-
-CUT_SHORT: Final = TransientError.exit_code
-SIGNAL_BASE: Final = 128
 
 
 def run_process(
@@ -39,19 +35,12 @@ def run_process(
 
 
 async def _serve(agent: Agent, settings: Settings | None, concurrency: int, max_seconds: float) -> int:
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if stop.is_set():
-            _exit_at_once(SIGNAL_BASE + number)
-        stop.set()
-        # Whatever holds the end up: a body that does not let itself be cancelled, a broker that is away.
-        loop.call_later(max_seconds + 2 * RELEASE_S_MAX, _exit_at_once, CUT_SHORT)
-        _say(f"agent_draining agent={agent.name} max_seconds={max_seconds:g}")
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    drain_on_signal(
+        stop,
+        max_seconds + 2 * RELEASE_S_MAX,
+        lambda: _say(f"agent_draining agent={agent.name} max_seconds={max_seconds:g}"),
+    )
     async with Refold(settings) as rf:
         _say(f"agent_started agent={agent.name} version={agent.version} process={rf.producer_id}")
         outcome = await agent.serve(rf, concurrency=concurrency, stop=stop, max_seconds=max_seconds)
@@ -76,7 +65,3 @@ def main(agent: Agent) -> NoReturn:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _exit_at_once(code: int) -> NoReturn:
-    os._exit(code)

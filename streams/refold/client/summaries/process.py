@@ -8,11 +8,9 @@ time was over, 128 + signal after a second one.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from refold.client.agents.worksource import ClientSource
 from refold.client.client import Refold
@@ -20,14 +18,12 @@ from refold.client.summaries.configured import close, summarizer_of
 from refold.client.summaries.limits import CONCURRENCY_DEFAULT, DRAIN_S_DEFAULT
 from refold.client.summaries.making import Outcome
 from refold.client.summaries.serving import SummaryServer
-from refold.errors import TransientError
+from refold.draining import CUT_SHORT, drain_on_signal
 
 if TYPE_CHECKING:
     from refold.client.summaries.protocol import Summarizer
     from refold.settings import Settings
 
-CUT_SHORT: Final = TransientError.exit_code
-SIGNAL_BASE: Final = 128
 #: The event loop's own end, after the drain.
 LAST_S: Final = 10.0
 
@@ -57,19 +53,10 @@ async def _serve(
     max_seconds: float,
     once: bool,
 ) -> tuple[int, Counter[str]]:
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if stop.is_set():
-            _exit_at_once(SIGNAL_BASE + number)
-        stop.set()
-        # Whatever holds the end up: a summarizer that cannot be cancelled, a broker that is away.
-        loop.call_later(max_seconds + LAST_S, _exit_at_once, CUT_SHORT)
-        say("summarizer_draining", {"max_seconds": max_seconds})
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    drain_on_signal(
+        stop, max_seconds + LAST_S, lambda: say("summarizer_draining", {"max_seconds": max_seconds})
+    )
     summarizer = summarizer_of(settings) if given is None else given
     try:
         async with Refold(settings) as rf:
@@ -102,7 +89,3 @@ def _fields(tenant: str, session: str, outcome: Outcome, seconds: float) -> dict
         "bytes": outcome.bytes,
         "ms": round(seconds * 1000),
     }
-
-
-def _exit_at_once(code: int) -> NoReturn:
-    os._exit(code)
