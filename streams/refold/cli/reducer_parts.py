@@ -10,10 +10,10 @@ from typing import Final
 from refold.cli.options import no_session
 from refold.client import Receipt, Refold, Refused, Session
 from refold.client.bulk import batches
+from refold.client.folding import fold_event
 from refold.client.positions import Position
 from refold.core import reducers as pure
 from refold.core.events import Opaque
-from refold.core.evolve import evolve
 from refold.core.policystate import Reduced
 from refold.core.reducerevents import ReducerEvent
 from refold.core.reducers import Registry
@@ -97,17 +97,7 @@ async def fold_part(chat: Session, registry: Registry, name: str) -> tuple[Reduc
         async with aclosing(chat.events()) as source:
             async for found in source:
                 event = decode_event(found.envelope)
-                if isinstance(event, ReducerEvent):
-                    event = Opaque()
-                evolve(
-                    state,
-                    found.seq,
-                    found.time_ms,
-                    found.inbox_partition,
-                    found.inbox_offset,
-                    found.envelope,
-                    event,
-                )
+                fold_event(state, found, Opaque() if isinstance(event, ReducerEvent) else event)
     finally:
         pure.install(before)
     if state.seq == 0:

@@ -23,6 +23,7 @@ from confluent_kafka import Message
 from refold.cli.options import no_session
 from refold.client import Refold
 from refold.client.bulk import Batch, batches
+from refold.client.folding import fold_event
 from refold.client.positions import Position
 from refold.core.evolve import evolve
 from refold.core.reduced import comparable
@@ -138,15 +139,7 @@ async def fold_one(rf: Refold, session: str) -> Report:
                 break
             report.events += 1
             try:
-                evolve(
-                    state,
-                    event.seq,
-                    event.time_ms,
-                    event.inbox_partition,
-                    event.inbox_offset,
-                    event.envelope,
-                    decode_event(event.envelope),
-                )
+                fold_event(state, event)
             except Exception as error:
                 problem = _fault(event.seq, error)
                 break

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from refold.client.events import SessionEvent
+from refold.client.folding import fold_event
 from refold.client.snapshots import SnapshotView
-from refold.core.evolve import evolve
 from refold.core.session import initial
 from refold.errors import InvariantViolation
 from refold.reducers import install
-from refold.wire.events import decode_event
 from refold.wire.snapshot import decode_session, encode_snapshot
 
 Action = Literal[
@@ -98,15 +97,7 @@ def _fold(
                 f"event {event.seq} of {tenant}/{session} follows {state.seq} in the journal: "
                 "report this as a bug of refold"
             )
-        evolve(
-            state,
-            event.seq,
-            event.time_ms,
-            event.inbox_partition,
-            event.inbox_offset,
-            event.envelope,
-            decode_event(event.envelope),
-        )
+        fold_event(state, event)
     return SnapshotView.of(encode_snapshot(state), stale=view is not None and view.stale)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from refold.client.events import SessionEvent
-from refold.core.evolve import evolve
+from refold.client.folding import fold_event
 from refold.core.forks import source_seq_of
 from refold.core.operationevents import ContextRestored, SessionForked
 from refold.core.session import Message, Session, initial
@@ -72,15 +72,7 @@ async def fold_past(
                     "was cut by retention, so a former state cannot be folded; the present one is kept"
                 )
             decoded = decode_event(event.envelope)
-            evolve(
-                state,
-                event.seq,
-                event.time_ms,
-                event.inbox_partition,
-                event.inbox_offset,
-                event.envelope,
-                decoded,
-            )
+            fold_event(state, event, decoded)
             if not messages:
                 continue
             if isinstance(decoded, SessionForked) and _forks < FORKS_MAX:
