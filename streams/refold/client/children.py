@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from refold.client.receipts import Receipt, Refused, Ruling
+from refold.client.siblings import SiblingWrites
 from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
-from refold.client.writes import ResultContent, SessionWrites
+from refold.client.writes import ResultContent
 from refold.core.envelope import SessionLink
 from refold.errors import NotFound, UsageError
 
@@ -50,20 +51,8 @@ def find_call(view: SnapshotView, call: str) -> Mapping[str, Any] | None:
     return named[0] if named else None
 
 
-class SessionChildren(SessionWrites):
+class SessionChildren(SiblingWrites):
     """Mixed into :class:`refold.client.session.Session`."""
-
-    tenant: str
-    id: str
-
-    def sibling(self, session: str) -> Self:
-        """Another session of the same tenant and client."""
-        raise NotImplementedError
-
-    async def state(
-        self, *, min_seq: int | None = None, timeout: float | None = None, stale: bool = False
-    ) -> SnapshotView | None:
-        raise NotImplementedError
 
     async def child(self, call: str, session_id: str | None = None, *, title: str | None = None) -> Self:
         """The child session of one of this session's calls, begun if it is not there yet.
@@ -94,10 +83,11 @@ class SessionChildren(SessionWrites):
             {"session": session_id, "kind": "child", "call": operation_id},
             event_id=f"child/{digest_of(session_id, operation_id)}",
         )
-        ruling = await in_effect(linked)
+        seq = await linked.accepted()
         child = self.sibling(session_id)
-        link = SessionLink("child", self.id, ruling.seq, operation_id)
-        await in_effect(await child.open(title=title, link=link, event_id=f"child-open/{digest}"))
+        link = SessionLink("child", self.id, seq, operation_id)
+        opened = await child.open(title=title, link=link, event_id=f"child-open/{digest}")
+        await opened.accepted()
         held = await child.state()
         if held is None or not _is_child(held, self.id, operation_id):
             raise UsageError(
@@ -120,7 +110,7 @@ class SessionChildren(SessionWrites):
             asked_by=row["message_id"],
             index=row["order"],
         )
-        await in_effect(receipt)
+        await receipt.accepted()
         return operation_id
 
     async def children(self) -> list[Mapping[str, Any]]:
@@ -194,7 +184,8 @@ class SessionChildren(SessionWrites):
         if not ruling.in_effect and ruling.code not in SETTLED:
             raise Refused(receipt.event_id, ruling)
         if close:
-            await in_effect(await self.close("its result was given to the parent"))
+            closed = await self.close("its result was given to the parent")
+            await closed.accepted()
         return ruling
 
 
@@ -203,14 +194,6 @@ def _is_child(view: SnapshotView, parent: str, operation_id: str) -> bool:
     return link is not None and (link["kind"], link["session"], link["call"]) == (
         "child", parent, operation_id,
     )  # fmt: skip
-
-
-async def in_effect(receipt: Receipt) -> Ruling:
-    """Accepted, or a repeat of what was. Raises Refused."""
-    ruling = await receipt.ruling()
-    if not ruling.in_effect:
-        raise Refused(receipt.event_id, ruling)
-    return ruling
 
 
 if TYPE_CHECKING:

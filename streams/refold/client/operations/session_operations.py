@@ -14,8 +14,8 @@ from refold.client.operations.past import fold_past, lineage
 from refold.client.operations.window import restored_payload
 from refold.client.publishing import Wait
 from refold.client.receipts import Receipt
+from refold.client.siblings import SiblingWrites
 from refold.client.snapshots import SnapshotView
-from refold.client.writes import SessionWrites
 from refold.core.envelope import SessionLink
 from refold.core.forkbase import strip
 from refold.errors import NotFound, UsageError
@@ -35,19 +35,7 @@ def fork_payload(source: str, raw: bytes) -> dict[str, Any]:
     return {"source": source, "source_seq": base.seq, "base": encode_snapshot(base)}
 
 
-class SessionOperations(SessionWrites):
-    tenant: str
-    id: str
-
-    def sibling(self, session: str) -> Self:
-        """Another session of the same tenant and client."""
-        raise NotImplementedError
-
-    async def state(
-        self, *, min_seq: int | None = None, timeout: float | None = None, stale: bool = False
-    ) -> SnapshotView | None:
-        raise NotImplementedError
-
+class SessionOperations(SiblingWrites):
     def _events_of(self, session: str, after: int, limit: int | None) -> AsyncGenerator[SessionEvent, None]:
         raise NotImplementedError
 
