@@ -22,9 +22,7 @@ from refold.client.payloads import load_parts
 from refold.client.snapshots import SnapshotView
 from refold.formats.parts import as_part
 from refold.wire.codec import decode_body
-from refold.wire.events import decode_event
-
-BODY_SUBJECT: Final = "refold.event.MessageAppended"
+from refold.wire.events import MESSAGE_SUBJECT, decode_event
 
 #: Places of a context that hold messages.
 MESSAGE_LISTS: Final = ("system", "recent_messages")
@@ -60,7 +58,7 @@ async def _filled(message: Mapping[str, Any], view: SnapshotView, events_of: Eve
             encoded = _body_of(event)
             # Of a source that was deleted and begun anew, another message may have that seq by now.
             if encoded is not None and hashlib.sha256(encoded).hexdigest() == elided["sha256"]:
-                body = decode_body(BODY_SUBJECT, encoded)
+                body = decode_body(MESSAGE_SUBJECT, encoded)
                 return {**message, **body, "message_id": message["message_id"], "elided": None}
     return message
 
@@ -112,7 +110,7 @@ def _window(view: SnapshotView, placed: Mapping[str, Placed]) -> list[Mapping[st
 
 def _shown(found: Placed) -> Mapping[str, Any]:
     message = found.message
-    body = decode_body(BODY_SUBJECT, found.body)
+    body = decode_body(MESSAGE_SUBJECT, found.body)
     return {
         "seq": message.seq,
         "time_ms": message.time_ms,

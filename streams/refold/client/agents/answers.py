@@ -10,12 +10,11 @@ from refold.client.agents.handles import StepResult
 from refold.client.tools.rows import event_at
 from refold.errors import NotFound
 from refold.wire.codec import decode
+from refold.wire.events import MESSAGE_SUBJECT
 from refold.wire.parts import from_wire
 
 if TYPE_CHECKING:
     from refold.client.session import Session
-
-MESSAGE_SUBJECT = "refold.event.MessageAppended"
 
 
 class Calls(Sequence[Mapping[str, Any]]):

@@ -12,7 +12,7 @@ from typing import Any
 
 from refold.client.agents.limits import BRIEF_BYTES_MAX, BRIEF_INPUT_BYTES_MAX
 from refold.client.agents.rows import StepRow
-from refold.client.agents.values import short
+from refold.client.agents.values import cut, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,4 @@ def make_brief(agent: str, task: Any, rows: Iterable[StepRow], current: CurrentS
         lines.append(f"Now: {current.step_id}{again}")
         for name, value in (current.input or {}).items():
             lines.append(f"  {name}: {short(value, BRIEF_INPUT_BYTES_MAX)}")
-    text = "\n".join(lines)
-    data = text.encode("utf-8", "replace")
-    if len(data) > BRIEF_BYTES_MAX:
-        text = data[: BRIEF_BYTES_MAX - 3].decode("utf-8", "ignore") + "…"
-    return Brief(text, done, current)
+    return Brief(cut("\n".join(lines), BRIEF_BYTES_MAX), done, current)

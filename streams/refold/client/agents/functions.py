@@ -14,7 +14,7 @@ from refold.client.agents.handles import given
 from refold.client.agents.limits import RETRIES_MAX
 from refold.client.agents.outcomes import NonRetryable
 from refold.client.agents.specs import Attempt, StepSpec
-from refold.client.tools.bodies import in_thread
+from refold.client.tools.bodies import in_thread, is_async
 from refold.client.tools.declare import Approval, LookupFunction, Tool, check_effect
 from refold.client.tools.outcomes import Effect
 from refold.errors import UsageError
@@ -106,9 +106,7 @@ class _Calling:
                 run.session, run.run_id, attempt.step_id, attempt.number, rerun=attempt.rerun, key=key,
                 check=run.look, beat=attempt.beats.beat, brief=self._brief,
             )  # fmt: skip
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        ):
+        if is_async(function):
             check()
             return await function(*self._values, **more)
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from refold.client.snapshots import SnapshotView
-
-#: States of a run that no event but a deletion changes.
-ENDED: Final = frozenset({"completed", "failed", "stopped"})
+from refold.client.snapshots import ENDED_RUN_STATES, SnapshotView
 
 
 @dataclass(slots=True)
@@ -91,14 +88,10 @@ class RunRow:
 
     @property
     def ended(self) -> bool:
-        return self.state in ENDED
+        return self.state in ENDED_RUN_STATES
 
 
 def find_run(view: SnapshotView | None, run_id: str) -> RunRow | None:
     """The run's row; ``None`` where the session holds none (any more)."""
-    if view is None:
-        return None
-    for row in view.data["runs"]:
-        if row["run_id"] == run_id:
-            return RunRow.of(row)
-    return None
+    row = None if view is None else view.run(run_id)
+    return None if row is None else RunRow.of(row)

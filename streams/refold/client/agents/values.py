@@ -40,7 +40,11 @@ def digest(data: bytes) -> str:
 def short(value: Any, bytes_max: int) -> str:
     """A value as text on one line, cut at ``bytes_max`` bytes of UTF-8."""
     text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-    text = " ".join(text.split())
+    return cut(" ".join(text.split()), bytes_max)
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """At most ``bytes_max`` bytes of UTF-8, the ellipsis included."""
     data = text.encode("utf-8", "replace")
     return text if len(data) <= bytes_max else data[: bytes_max - 3].decode("utf-8", "ignore") + "…"
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from refold.client.generations.frames import Frame
 from refold.wire.codec import decode
+from refold.wire.events import MESSAGE_SUBJECT
 from refold.wire.parts import from_wire
 
 if TYPE_CHECKING:
     from refold.client.session import Session
-
-MESSAGE_SUBJECT = "refold.event.MessageAppended"
 
 
 async def archived(session: Session, generation: str) -> list[Frame] | None:

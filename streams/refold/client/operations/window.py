@@ -9,9 +9,8 @@ from refold.client.operations.past import Past, Placed
 from refold.core.limits import MESSAGE_INLINE_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_MESSAGES_MAX
 from refold.core.session import Session
 from refold.errors import NotFound
+from refold.wire.events import MESSAGE_SUBJECT
 from refold.wire.schemas import registry
-
-MESSAGE_SUBJECT = "refold.event.MessageAppended"
 
 
 def restored_payload(past: Past, head: str) -> dict[str, Any]:

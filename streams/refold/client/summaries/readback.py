@@ -15,12 +15,11 @@ from refold.client.summaries.choosing import words
 from refold.client.summaries.limits import READ_BACK_BYTES_MAX, READ_BACK_MESSAGES_MAX
 from refold.client.summaries.protocol import Said
 from refold.wire.codec import decode_body
+from refold.wire.events import MESSAGE_SUBJECT
 
 if TYPE_CHECKING:
     from refold.client.events import SessionEvent
     from refold.client.session import Session
-
-BODY_SUBJECT = "refold.event.MessageAppended"
 
 
 async def uncovered(session: Session, view: SnapshotView) -> list[Said]:
@@ -41,7 +40,7 @@ async def uncovered(session: Session, view: SnapshotView) -> list[Said]:
         size += len(placed.body)
         if size > READ_BACK_BYTES_MAX:
             break
-        body = decode_body(BODY_SUBJECT, placed.body)
+        body = decode_body(MESSAGE_SUBJECT, placed.body)
         found.append(words({**body, "actor": placed.message.actor}))
         parent = placed.message.parent
     return found[::-1]

@@ -22,9 +22,7 @@ async def run_body(
 ) -> Any:
     """Call ``check`` directly before the body, where it runs, then the body. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        ):
+        if is_async(function):
             check()
             return await function(**arguments)
 
@@ -35,6 +33,12 @@ async def run_body(
         result = await in_thread(checked)
         # A plain function that hands back an awaitable (a partial, a decorator) has not run yet.
         return await result if inspect.isawaitable(result) else result
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """An ``async def``, or an object that is called like one."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is one too
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
