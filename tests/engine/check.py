@@ -102,10 +102,11 @@ def _differences(cluster: Cluster, sent: Sent) -> tuple[list[str], int]:
         sessions[key] = session
     for event_id in sorted(sent.accepted - set(seen)):
         found.append(f"event {event_id} is not in the journal")
+    known = sent.accepted | fired
     for event_id, count in seen.items():
         if count > 1:
             found.append(f"event {event_id} is in the journal {count} times")
-        if event_id not in sent.accepted | fired:
+        if event_id not in known:
             found.append(f"event {event_id} is in the journal and was never sent")
     for name, expected in sent.order.items():
         if order.get(name) != expected:
