@@ -25,9 +25,9 @@ from refold.client.events import SessionEvent
 from refold.client.ids import new_id
 from refold.client.payloads import encode_payload
 from refold.client.receipts import Receipt, Ruling
+from refold.client.run_writes import RunWrites
 from refold.client.snapshots import SnapshotView
 from refold.client.tools.session_tools import SessionTools
-from refold.client.writes import SessionWrites
 from refold.core.decide import decide
 from refold.core.envelope import Envelope
 from refold.core.evolve import evolve
@@ -125,7 +125,7 @@ class _Connection:
         return self._memory
 
 
-class MemorySession(SessionWrites, SessionTools):
+class MemorySession(RunWrites, SessionTools):
     """A client's session on a :class:`MemoryLog`. ``before``: called with the type before each append, may
     raise. ``dead``: appends and reads never return any more, as after kill -9."""
 

@@ -110,11 +110,11 @@ class RunHandle:
     async def stop(self, reason: str | None = None, *, by: str | None = None) -> Receipt:
         """End it where it is. Whoever executes it stops at its next renewal, mostly at once. Raises Refused
         (``already_final``, ``unknown_run``)."""
-        return await self._say("RunStopped", {"reason": reason, "by": by})
+        return await self.session.run_stopped(self.id, reason=reason, by=by, wait="accepted")
 
     async def move_pin(self, pin: str | None, *, by: str | None = None, reason: str | None = None) -> Receipt:
         """Let another version run it (``None``: any). Not while it is leased."""
-        return await self._say("RunPinMoved", {"pin": pin, "by": by, "reason": reason})
+        return await self.session.run_pin_moved(self.id, pin, by=by, reason=reason, wait="accepted")
 
     async def retry(
         self, *, rerun: Sequence[str] = (), by: str | None = None, reason: str | None = None
@@ -129,7 +129,7 @@ class RunHandle:
         self, action: Literal["retry", "fail"], *, by: str | None = None, reason: str | None = None
     ) -> Receipt:
         """Rule on a run that waits for a person."""
-        return await self._say("RunResolved", {"action": action, "by": by, "reason": reason})
+        return await self.session.run_resolved(self.id, action, by=by, reason=reason, wait="accepted")
 
     async def invalidate(
         self,
@@ -143,10 +143,6 @@ class RunHandle:
         """Say that outputs hold no more: the steps run again, and those that read them when their outputs
         differ (``by_digest``), or all that read them directly or not (``all``). A step with an external
         effect becomes stale unless it is declared rerunnable or the call is ``approved``."""
-        payload = {"steps": list(steps), "mode": mode, "by": by, "reason": reason, "approved": approved}
-        return await self._say("StepInvalidated", payload)
-
-    async def _say(self, event_type: str, payload: dict[str, Any]) -> Receipt:
-        return await self.session.publish(
-            event_type, {"run_id": self.id, **payload}, run=self.id, wait="accepted"
+        return await self.session.steps_invalidated(
+            self.id, steps, mode=mode, approved=approved, by=by, reason=reason, wait="accepted"
         )

@@ -22,13 +22,8 @@ async def start(
     if not 0 <= retries <= RETRIES_MAX:
         raise UsageError(f"retries={retries!r}: 0 to {RETRIES_MAX}")
     chosen = run_id or f"r-{new_id()}"
-    payload = {
-        "run_id": chosen,
-        "agent": agent,
-        "pin": pin,
-        "input": None if input is None else encode(input, "the run's input"),
-        "title": title,
-        "retries_max": retries,
-    }
-    await session.publish("RunStarted", payload, run=chosen, wait="accepted")
+    data = None if input is None else encode(input, "the run's input")
+    await session.run_started(
+        chosen, agent, input=data, pin=pin, title=title, retries_max=retries, wait="accepted"
+    )
     return RunHandle(session, chosen)
