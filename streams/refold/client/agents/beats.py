@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Beats:
-    """Of one attempt of one step; ``async with`` it around the body."""
+    """Of one attempt of one step; :meth:`stop` it when the body has ended."""
 
     def __init__(self, writer: Writer, step_id: str, attempt: int, heartbeat_s: float) -> None:
         self._writer = writer

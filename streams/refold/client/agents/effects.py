@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from refold.client.agents.outcomes import NonRetryable
-from refold.client.agents.past import BODY, body_operation, read_past
+from refold.client.agents.past import body_operation, read_past
 from refold.client.tools.bodies import run_body
 from refold.client.tools.call import ToolCall
 from refold.client.tools.declare import ATTEMPTS_DEFAULT, Approval, LookupFunction, Tool
@@ -113,6 +113,3 @@ def _value(outcome: CallOutcome) -> Any:
             code="outcome_unknown",
         )
     raise NonRetryable(outcome.text, code="denied" if outcome.state == "denied" else "tool_error")
-
-
-__all__ = ["BODY", "Body", "NotTaken", "StepBody", "run_call"]

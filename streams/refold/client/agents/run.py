@@ -10,9 +10,7 @@ from refold.client.agents.brief import Brief, make_brief
 from refold.client.agents.declared import check_heartbeat
 from refold.client.agents.functions import function_step
 from refold.client.agents.handles import StepResult, given
-from refold.client.agents.limits import (
-    RETRIES_MAX,
-)
+from refold.client.agents.limits import RETRIES_MAX
 from refold.client.agents.models import model_step
 from refold.client.agents.plans import PlannedStep, planned_steps, set_plan
 from refold.client.agents.toolcalls import tools_step
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """``input``: as given to ``agent.start``. ``title``, ``session``, ``id``. Use from the body's tasks."""
+    """``input``: as given to ``agent.start``. ``session``, ``id``. Use from the body's tasks."""
 
     def __init__(self, execution: Execution, task: Any) -> None:
         self._execution = execution
