@@ -30,6 +30,7 @@ from refold.client.summaries.serving import SummaryServer
 from refold.client.summaries.table import SummaryTable
 from refold.core.policystate import SessionPolicy
 from refold.core.work import SUMMARY_WORK, WorkItem, work_items
+from refold.errors import PermissionDenied
 from refold.formats.parts import text, tool_call, tool_result
 from refold.formats.validate import problems
 from refold.testing.memory import MemoryLog, MemorySession
@@ -500,6 +501,20 @@ async def test_a_drain_that_takes_too_long_leaves_the_session_as_it_was() -> Non
     stop.set()
     assert not await asyncio.wait_for(serving, 30)
     assert "ContextSummarized" not in world.talks["s0"].log.types
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_topic_that_may_not_be_read_ends_it(follow: bool) -> None:
+    """Goal: no right to read the work topic ends serving with that error, and not in silence."""
+
+    class Forbidden(World):
+        async def work(self, *, follow: bool = True) -> AsyncGenerator[dict[bytes, WorkItem | None], None]:
+            raise PermissionDenied("no right to read")
+            yield {}
+
+    server = SummaryServer(Forbidden(), Extractive(), follow=follow)
+    with pytest.raises(PermissionDenied, match="no right to read"):
+        await asyncio.wait_for(server.serve(asyncio.Event(), 1.0), 30)
 
 
 # --- an endpoint -----------------------------------------------------------------------------------------

@@ -198,7 +198,8 @@ class Refold:
         cancelled; then wait at most ``drain_s`` seconds for those under way. True when all of them ended.
 
         ``summarizer``: default what the settings say (``[summarizer]``). ``report`` hears of every try. Any
-        number of processes may do this at once. A topic or worker that is away is waited for.
+        number of processes may do this at once. A broker or worker that is away is waited for. Raises what no
+        waiting mends: no right to read the work topic, no such topic.
         """
         made = summarizer_of(self.settings) if summarizer is None else summarizer
         server = SummaryServer(

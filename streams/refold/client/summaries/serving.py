@@ -78,18 +78,23 @@ class SummaryServer:
 
     async def serve(self, stop: asyncio.Event, drain_s: float) -> bool:
         """Until ``stop`` is set, then at most ``drain_s`` seconds for summaries under way; whether all of
-        them ended. Cancelled, it leaves them at once: a summary that nobody appended has changed nothing."""
+        them ended. Cancelled, it leaves them at once: a summary that nobody appended has changed nothing.
+        Raises what keeps it from hearing of wishes for good: no right to read the work topic, no such topic.
+        """
         stopping = asyncio.create_task(stop.wait(), name="refold-summaries-stop")
         hearing = asyncio.create_task(self._hear(), name="refold-summaries-work")
         try:
             while not stop.is_set():
+                if hearing.done():
+                    hearing.result()
                 self._changed.clear()
                 self._dispatch()
                 due = self._table.next_due(asyncio.get_running_loop().time())
                 if self._heard_all and not self._tasks and due is None:
                     return True
                 changed = asyncio.create_task(self._changed.wait())
-                await asyncio.wait({stopping, changed}, timeout=due, return_when=asyncio.FIRST_COMPLETED)
+                waited = {stopping, changed} if hearing.done() else {stopping, hearing, changed}
+                await asyncio.wait(waited, timeout=due, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
             if self._tasks:
                 await asyncio.wait(list(self._tasks.values()), timeout=drain_s)
