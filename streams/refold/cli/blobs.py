@@ -11,7 +11,7 @@ import typer
 from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
 from refold.cli.output import Output
 from refold.errors import UsageError
-from refold.ops.blobs.gc import GRACE_HOURS_DEFAULT, GRACE_HOURS_MIN
+from refold.ops.blobs.limits import GRACE_HOURS_DEFAULT, GRACE_HOURS_MIN
 
 app = typer.Typer(help="The store of large payloads: gc.", no_args_is_help=True)
 

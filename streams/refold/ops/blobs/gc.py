@@ -24,10 +24,6 @@ from refold.wire.blobs import BlobStore
 #: A digest, its length and a set's slot: about 250 bytes each, 250 MB.
 CANDIDATES_MAX: Final = 1_000_000
 
-#: How long an event may be on its way after its blob was stored: a producer that waits for a broker.
-GRACE_HOURS_DEFAULT: Final = 24.0
-GRACE_HOURS_MIN: Final = 1.0
-
 PROGRESS_BLOBS: Final = 10_000
 
 
