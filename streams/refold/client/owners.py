@@ -50,22 +50,21 @@ class Answer:
     staleness: Staleness | None = None
 
 
-def session_path(tenant: str, session: str) -> str:
+def _path(noun: str, *parts: str) -> str:
     """Percent-encoded path; dots too, because ``..`` would be resolved away as a path segment."""
-    parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, session))
-    return "/v1/sessions/" + "/".join(parts)
+    return "/".join((f"/v1/{noun}", *(quote(part, safe="").replace(".", "%2E") for part in parts)))
+
+
+def session_path(tenant: str, session: str) -> str:
+    return _path("sessions", tenant, session)
 
 
 def generation_path(tenant: str, session: str, generation: str) -> str:
-    """As :func:`session_path`, for ``GET /v1/generations``."""
-    parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, session, generation))
-    return "/v1/generations/" + "/".join(parts)
+    return _path("generations", tenant, session, generation)
 
 
 def usage_path(tenant: str, subject: str, model: str) -> str:
-    """As :func:`session_path`, for ``GET /v1/usage``."""
-    parts = (quote(part, safe="").replace(".", "%2E") for part in (tenant, subject, model))
-    return "/v1/usage/" + "/".join(parts)
+    return _path("usage", tenant, subject, model)
 
 
 class Owners:

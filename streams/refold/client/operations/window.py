@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 from refold.client.operations.past import Past, Placed
+from refold.core.context import asks_by_policy
 from refold.core.limits import MESSAGE_INLINE_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_MESSAGES_MAX
 from refold.core.session import Session
 from refold.errors import NotFound
@@ -42,9 +43,7 @@ def restored_payload(past: Past, head: str) -> dict[str, Any]:
 def window_start(state: Session, path: list[Placed]) -> int:
     """Where the window begins: as many whole turns as its settings allow, one at least, within the hard
     limits; where messages wait for summaries, as many as those allow."""
-    held = state.hold_for_summary or (
-        state.policy is not None and (state.policy.summary_messages > 0 or state.policy.summary_bytes > 0)
-    )
+    held = state.hold_for_summary or asks_by_policy(state)
     count_max = WINDOW_MESSAGES_MAX if held else state.window_messages
     bytes_max = WINDOW_BYTES_MAX if held else state.window_bytes
     size = 0
