@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,13 +37,22 @@ def refold(
 
 
 class Worker:
+    """``program``: what is run with the arguments of `refold`."""
+
     def __init__(
-        self, bootstrap: str, prefix: str, directory: Path, instance: str, **environment: str
+        self,
+        bootstrap: str,
+        prefix: str,
+        directory: Path,
+        instance: str,
+        *,
+        program: Sequence[str] = REFOLD,
+        **environment: str,
     ) -> None:
         self.instance = instance
         self._log = directory / f"{instance}.log"
         self._command = [
-            *REFOLD,
+            *program,
             "worker",
             *("--bootstrap", bootstrap, "--prefix", prefix, "--instance", instance),
             *("--data-dir", str(directory / instance)),

@@ -422,14 +422,19 @@ class Ownership(ABC):
         """What is folded of the partition: made with both sources' offsets, which go with its commit."""
         return overlay.part(owner.number, owner.epoch, owner.position, owner.batches_position)
 
-    def _rewind(self, owner: Partition, offset: int, batches: int) -> None:
+    def read_anew(self, owner: Partition) -> None:
+        """The consumers have lost the partition: have them fetch it from where it stands."""
+        if owner.fed:
+            self._rewind(owner, owner.position, owner.batches_position, anew=True)
+
+    def _rewind(self, owner: Partition, offset: int, batches: int, *, anew: bool = False) -> None:
         """Both sources: their chunks share the fetch epoch."""
         owner.fetch_epoch += 1
         owner.position, owner.batches_position = offset, batches
         # What had been read to its end has not been any more.
         owner.caught_up = -1
         owner.wake()
-        self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, offset)
+        self.poller.begin(owner.number, owner.epoch, owner.fetch_epoch, offset, anew=anew)
         self.batches.begin(owner.number, owner.epoch, owner.fetch_epoch, batches)
 
     def distrust(self, owner: Partition, written: Written, error: StorageError, why: Reopened) -> None:

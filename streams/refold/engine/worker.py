@@ -36,6 +36,7 @@ from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
 from refold.engine.drain import CUT_SHORT, PROGRESS_S, SIGNAL_BASE, Ended, Order, Outcome, Place, Running
 from refold.engine.engine import Engine
+from refold.engine.freshness import Freshness
 from refold.engine.kafkaerrors import error_of
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
@@ -69,10 +70,6 @@ BEAT_S: Final = 1.0
 
 #: A killed process reads at most this much time of its changelogs again.
 FLUSH_EVERY_S: Final = 300.0
-
-#: A transaction marker at the end of an inbox partition (after a forward or a transactional producer) counts
-#: as one record of lag that is never read; it must not look stale.
-MARKERS_MAX: Final = 1
 
 #: A thread that wants the interpreter waits this long for it; the default of 5 ms shows in the p99 of a read.
 SWITCH_INTERVAL_S: Final = 0.001
@@ -289,6 +286,7 @@ class _Worker:
         metrics.gauge("refold_overlay_bytes_max", self.config.overlay_bytes_max)
         hits = misses = read = batches = 0
         shown: dict[int, tuple[int, State]] = {}
+        freshness = Freshness(engine, self.cluster, metrics, log=log, now_ms=_now_ms)
         flushed = time.monotonic()
         while True:
             before = time.monotonic()
@@ -302,7 +300,7 @@ class _Worker:
             if self.view.beat - flushed > FLUSH_EVERY_S:
                 flushed = self.view.beat
                 await engine.flush_stores()
-            self.view.staleness_s = await self._freshness()
+            self.view.staleness_s = await freshness.look(self.view.staleness_s)
             cache = engine.cache
             metrics.gauge("refold_cache_bytes", cache.bytes)
             metrics.count("refold_cache_lookups_total", cache.hits - hits, outcome="hit")
@@ -335,30 +333,6 @@ class _Worker:
                 self.metrics.gauge("refold_partition_state", 0, partition=name, state=before[1].value)
             self.metrics.gauge("refold_partition_state", 1, partition=name, state=state.value)
         return now
-
-    async def _freshness(self) -> float:
-        """Lag per partition; the age of the oldest unruled record over all of them."""
-        live = [owner for owner in self.engine.assignment if owner.state is State.LIVE]
-        try:
-            ends = await asyncio.get_running_loop().run_in_executor(
-                None, self.cluster.inbox_ends, [owner.number for owner in live]
-            )
-        except KafkaException:
-            # The cluster does not answer: what is known stays, and commits will say more than a gauge can.
-            return self.view.staleness_s
-        oldest = 0.0
-        for owner in live:
-            if owner.state is not State.LIVE:
-                continue
-            lag = owner.lag = max(0, ends.get(owner.number, 0) - owner.committed)
-            age = 0.0
-            if lag > MARKERS_MAX and owner.ruled_ms:
-                age = max(0.0, (_now_ms() - owner.ruled_ms) / 1000)
-            oldest = max(oldest, age)
-            name = str(owner.number)
-            self.metrics.gauge("refold_lag_records", lag, partition=name)
-            self.metrics.gauge("refold_staleness_seconds", age, partition=name)
-        return oldest
 
     def on_signal(self, number: int) -> None:
         """The first one drains. A second one ends the process at once; not where a supervisor passes signals

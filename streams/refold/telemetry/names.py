@@ -67,6 +67,7 @@ MetricName = Literal[
     # --- is it fresh? --------------------------------------------------------------------------------------
     "refold_lag_records",
     "refold_staleness_seconds",
+    "refold_reads_begun_anew_total",
     # --- is it about to run out? ---------------------------------------------------------------------------
     "refold_cache_bytes",
     "refold_cache_bytes_max",
@@ -301,6 +302,11 @@ METRICS: Final[Mapping[MetricName, Metric]] = {
     "refold_lag_records": Metric("gauge", "Inbox records not yet ruled on.", ("partition",)),
     "refold_staleness_seconds": Metric(
         "gauge", "Age of the oldest inbox record not yet ruled on; 0 when there is none.", ("partition",)
+    ),
+    "refold_reads_begun_anew_total": Metric(
+        "counter",
+        "Partitions whose records waited and whose position did not move for seconds, so that their fetching"
+        " was begun anew: librdkafka had lost them, or a transaction is open.",
     ),
     "refold_cache_bytes": Metric("gauge", "Encoded bytes of the decoded sessions in memory."),
     "refold_cache_bytes_max": Metric("gauge", "Bound of refold_cache_bytes (worker.cache_bytes_max)."),

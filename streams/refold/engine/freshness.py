@@ -1,0 +1,79 @@
+"""How far behind the log a worker's live partitions are, looked at once a second; and what is done about one
+whose records wait although nothing holds them (:mod:`refold.engine.stalls`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException
+
+from refold.engine.lifecycle import State
+from refold.engine.metrics import Metrics
+from refold.engine.stalls import Stalls
+from refold.engine.takeover import Cluster
+
+if TYPE_CHECKING:
+    from refold.engine.assignment import Partition
+    from refold.engine.engine import Engine
+
+#: A transaction marker at the end of an inbox partition (after a forward or a transactional producer) counts
+#: as one record of lag that is never read; it must not look stale.
+MARKERS_MAX: Final = 1
+
+
+class Freshness:
+    """``now_ms``: the wall clock in milliseconds, because the records' ages are told by theirs."""
+
+    def __init__(
+        self, engine: Engine, cluster: Cluster, metrics: Metrics, *, log: Any, now_ms: Callable[[], int]
+    ) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._metrics = metrics
+        self._log = log
+        self._now_ms = now_ms
+        self._stalls = Stalls()
+
+    async def look(self, before: float) -> float:
+        """Sets lag and age per partition; the age in seconds of the oldest unruled record over all of them,
+        ``before`` where the cluster does not answer. Waits for one request."""
+        live = [owner for owner in self._engine.assignment if owner.state is State.LIVE]
+        try:
+            ends = await asyncio.get_running_loop().run_in_executor(
+                None, self._cluster.inbox_ends, [owner.number for owner in live]
+            )
+        except KafkaException:
+            # What is known stays, and commits will say more than a gauge can.
+            return before
+        now, oldest = time.monotonic(), 0.0
+        for owner in live:
+            if owner.state is not State.LIVE:
+                continue
+            end = ends.get(owner.number, 0)
+            lag = owner.lag = max(0, end - owner.committed)
+            age = 0.0
+            if lag > MARKERS_MAX and owner.ruled_ms:
+                age = max(0.0, (self._now_ms() - owner.ruled_ms) / 1000)
+            oldest = max(oldest, age)
+            name = str(owner.number)
+            self._metrics.gauge("refold_lag_records", lag, partition=name)
+            self._metrics.gauge("refold_staleness_seconds", age, partition=name)
+            self._see_to(owner, end, now)
+        self._stalls.keep({owner.number for owner in live})
+        return oldest
+
+    def _see_to(self, owner: Partition, end: int, now: float) -> None:
+        # Who has parked it reads it again when there is room.
+        waiting = end > owner.position and owner.parked < 0 and owner.full < 0
+        at = (owner.position, owner.batches_position)
+        if not self._stalls.look(owner.number, owner.epoch, at, waiting, now):
+            return
+        unread = end - owner.position
+        self._metrics.count("refold_reads_begun_anew_total")
+        # One may be a marker, which is never read.
+        say = self._log.warning if unread > MARKERS_MAX else self._log.debug
+        say("reads_begun_anew", partition=owner.number, offset=owner.position, unread=unread)
+        self._engine.read_anew(owner)

@@ -1,0 +1,65 @@
+"""Which partition's sources deliver nothing although there is something to deliver.
+
+librdkafka can lose a partition: it is assigned, resumed and started, and is never fetched again, because an
+order to pause for a rebalance was carried out after the one to resume (`Poller._begin`). Its records waited
+until the worker was started again, while other partitions went on. So a partition whose records wait and
+whose position does not move is begun anew. Where it waits for a reason (batches that are not here yet, an
+open transaction) that costs a fetch and changes nothing.
+
+Pure: time comes as data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+#: A fetch that finds something is answered in milliseconds, and a commit takes 30 s at most where it is not
+#: refused: then the position has moved, it is folded that waits.
+STALLED_S: Final = 5.0
+
+#: After each attempt twice as long, because the reason may be one that passes by itself.
+STALLED_S_MAX: Final = 80.0
+
+
+@dataclass(slots=True)
+class _Still:
+    """Where a partition stands, and when that is to be looked at again."""
+
+    epoch: int
+    at: tuple[int, int]
+    due: float
+    wait_s: float
+
+
+class Stalls:
+    """One entry per partition that has something to read. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._still: dict[int, _Still] = {}
+
+    def look(self, number: int, epoch: int, at: tuple[int, int], waiting: bool, now: float) -> bool:
+        """Whether the sources of partition ``number`` should be begun anew.
+
+        ``epoch``: of its assignment. ``at``: the next offset to be folded of inbox and batches. ``waiting``:
+        whether the inbox holds records from there on. ``now``: monotonic seconds; to be called every second
+        or so.
+        """
+        still = self._still.get(number)
+        if not waiting:
+            if still is not None:
+                del self._still[number]
+            return False
+        if still is None or still.epoch != epoch or still.at != at:
+            self._still[number] = _Still(epoch, at, now + STALLED_S, STALLED_S)
+            return False
+        if now < still.due:
+            return False
+        still.wait_s = min(still.wait_s * 2, STALLED_S_MAX)
+        still.due = now + still.wait_s
+        return True
+
+    def keep(self, numbers: set[int]) -> None:
+        """Forget every partition but these."""
+        for number in self._still.keys() - numbers:
+            del self._still[number]
