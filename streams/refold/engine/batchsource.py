@@ -124,7 +124,7 @@ class BatchSource:
         return explain(raised, doing="reading batches", bootstrap=self._bootstrap)
 
     def _begin(self, number: int, epoch: int, fetch_epoch: int, offset: int) -> None:
-        before = self._fed.get(number)
+        before, idle = self._fed.get(number), not self._fed
         where = TopicPartition(self._topic, number, offset)
         if before is not None:
             if before.epoch > epoch:
@@ -139,7 +139,8 @@ class BatchSource:
             self._consumer.pause(plain)
         else:
             self._consumer.resume(plain)
-            clients.wake(self._consumer, where)
+            if idle:
+                clients.wake(self._consumer, where)
 
     def _end(self, number: int, epoch: int) -> None:
         fed = self._fed.get(number)
