@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from engine.cluster import wait_for
 from refold.client.bulk import batches
 from refold.client.positions import Position
 from refold.client.reader import Reader, ReaderPool
@@ -189,7 +190,28 @@ def test_offsets_by_time(kafka: Kafka, reader: Reader, topic: str) -> None:
     producer = writer(kafka)
     transaction(producer, topic, "a:1")
     assert reader.offset_at(topic, 0, 0) == 0
+    wait_for("the transaction's marker", lambda: reader.end(topic, 0)[1] == 2)
     assert reader.offset_at(topic, 0, int(time.time() * 1000) + 60_000) == reader.end(topic, 0)[1]
+
+
+def test_what_becomes_readable_while_an_offset_is_looked_up_is_not_skipped(
+    kafka: Kafka, reader: Reader, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: "nothing since then" and the end are two questions; what is committed between them lies before
+    the end and would never be read. Method: the transaction ends just then."""
+    producer = writer(kafka)
+    transaction(producer, topic, "a:1", end="leave open")
+    end_of, ends = reader.end, []
+
+    def after_the_commit(topic: str, partition: int, timeout_s: float) -> tuple[int, int]:
+        producer.commit_transaction(30)
+        wait_for("its marker", lambda: end_of(topic, 0)[1] == 2)
+        ends.append(end_of(topic, partition, timeout_s))
+        return ends[-1]
+
+    monkeypatch.setattr(reader, "end", after_the_commit)
+    assert reader.offset_at(topic, 0, 0) == 0
+    assert ends == [(0, 2)]
 
 
 async def test_readers_are_reused_and_closed(config: dict[str, str], topic: str) -> None:

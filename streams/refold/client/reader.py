@@ -127,6 +127,16 @@ class Reader:
 
     def offset_at(self, topic: str, partition: int, time_ms: int, timeout_s: float = 10.0) -> int:
         """First offset appended at or after ``time_ms``; the last stable offset when there is none."""
+        if (first := self._first_since(topic, partition, time_ms, timeout_s)) is not None:
+            return first
+        # A transaction's markers are written after its commit has been answered. What became stable between
+        # "none" and the end's reading lies before that end, and would be skipped: it is asked for once more.
+        end = self.end(topic, partition, timeout_s)[1]
+        first = self._first_since(topic, partition, time_ms, timeout_s)
+        return end if first is None else first
+
+    def _first_since(self, topic: str, partition: int, time_ms: int, timeout_s: float) -> int | None:
+        """Looks below the last stable offset only."""
         try:
             found = self._consumer.offsets_for_times(
                 [TopicPartition(topic, partition, max(0, time_ms))], timeout=timeout_s
@@ -135,7 +145,7 @@ class Reader:
             raise read_failure(error.args[0], topic) from None
         if found.error is not None:
             raise read_failure(found.error, topic)
-        return int(found.offset) if found.offset >= 0 else self.end(topic, partition, timeout_s)[1]
+        return int(found.offset) if found.offset >= 0 else None
 
     def at(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Message]:
         """The records at these ascending offsets, in order. Raises :class:`NotFound` when one is gone."""
