@@ -7,16 +7,12 @@ temporary directory, so a run touches nothing of the user's. Every process is gi
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from refold.client import Refold
@@ -34,8 +30,11 @@ from refold.ops.effects.outcome import Outcome
 from refold.ops.effects.plan import EffectsPlan
 from refold.ops.effects.protocol import load_agent
 from refold.ops.effects.sabotage import check
-from refold.ops.fleet import Death, DeathKind, Fleet, JournalWatch, Reaper, owners
-from refold.ops.verify.quiesce import quiesce
+from refold.ops.fleet import Death, DeathKind, Fleet, JournalWatch, Reaper, owned_by, owners
+from refold.ops.fleet.environment import pace_of_workers, place_of
+from refold.ops.verify.beside import with_beside
+from refold.ops.verify.folded import all_folded
+from refold.ops.verify.own import leave, own_settings
 from refold.ops.verify.readback import read_topic
 from refold.settings import Settings
 from refold.topology import Topology
@@ -82,12 +81,11 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 class _Run:
     def __init__(self, plan: EffectsPlan, settings: Settings, say: Say, keep: bool) -> None:
-        prefix = f"refold-effects-{plan.seed}-{uuid.uuid4().hex[:8]}"
         self.plan = plan
         self.say = say
         self.keep = keep
-        self.settings = settings.model_copy(update={"topic_prefix": prefix, "partitions": plan.partitions})
-        self.names = TopicNames(prefix)
+        self.settings = own_settings(settings, "effects", plan.seed, plan.partitions)
+        self.names = TopicNames(self.settings.topic_prefix)
         self.kafka: Mapping[str, Any] = settings.kafka_config("reader")
         self.admin = AdminClient({"log_level": 2, **settings.kafka_config("admin")})
         self.began = time.monotonic()
@@ -97,7 +95,8 @@ class _Run:
         conversations = load(plan.conversations)
         await asyncio.to_thread(Topology.of(self.settings).apply, self.settings)
         directory = Path(tempfile.mkdtemp(prefix="refold-effects-"))
-        fleet = Fleet(plan.workers, directory, {**self._environment(), **self._worker_settings()})
+        pace = pace_of_workers(plan.session_timeout_ms, plan.seed)
+        fleet = Fleet(plan.workers, directory, {**place_of(self.settings), **pace})
         gateway = GatewayProcess(plan, directory)
         watch = JournalWatch(self.kafka, self.names.journal, plan.partitions)
         try:
@@ -114,11 +113,7 @@ class _Run:
             watch.close()
             fleet.kill()
             gateway.stop()
-            if self.keep:
-                self.say(f"kept: topics {self.names.prefix}.*, ledger, data and logs in {directory}")
-            else:
-                await asyncio.to_thread(self._delete)
-                shutil.rmtree(directory, ignore_errors=True)
+            await leave(self.settings, directory, self.say, keep=self.keep, kept="ledger, data and logs")
 
     async def _play(
         self, directory: Path, fleet: Fleet, gateway: GatewayProcess, watch: JournalWatch
@@ -126,7 +121,7 @@ class _Run:
         plan = self.plan
         sessions = [c.session for c in load(plan.conversations)]
         async with GatewayClient(gateway.url) as books, Refold(settings=self.settings) as client:
-            crew = Crew(plan, directory, gateway.url, self._environment(), sessions, self.say)
+            crew = Crew(plan, directory, gateway.url, place_of(self.settings), sessions, self.say)
             try:
                 await crew.start()
                 killer = Killer(plan, crew, client, self.say)
@@ -157,21 +152,7 @@ class _Run:
                 raise first_of(group) from group
             return await crew.finish(FINISH_S_MAX)
 
-        playing = asyncio.create_task(play())
-        beside: list[asyncio.Task[None]] = [
-            asyncio.create_task(operator.watch()),
-            asyncio.create_task(self._supervise(fleet)),
-        ]
-        try:
-            await asyncio.wait([playing, *beside], return_when=asyncio.FIRST_COMPLETED)
-            for task in beside:
-                if task.done():
-                    task.result()
-            return await playing
-        finally:
-            for each in (playing, *beside):
-                each.cancel()
-            await asyncio.gather(playing, *beside, return_exceptions=True)
+        return await with_beside(play(), operator.watch(), self._supervise(fleet))
 
     async def _supervise(self, fleet: Fleet) -> None:
         """What any supervisor of workers does: start again who says so. Another end is a fault: it raises."""
@@ -230,12 +211,9 @@ class _Run:
         plan, names, partitions = self.plan, self.names, self.plan.partitions
         conversations = load(plan.conversations)
         unfinished = [] if over else ["not every conversation ended in time"]
-        try:
-            await fleet.wait_ready()
-            await asyncio.to_thread(quiesce, self.kafka, self.admin, names.group, names.inbox, partitions)
-        except UnavailableError as err:
-            # Not finishing is a difference too (a sabotage may look like that), not a failure of the tool.
-            unfinished.append(str(err))
+        folded = await all_folded(fleet, self.kafka, self.admin, names, partitions)
+        if folded.unfinished is not None:
+            unfinished.append(folded.unfinished)
         reaper.settle()
         journal, state, review = await asyncio.gather(
             *(
@@ -268,27 +246,4 @@ class _Run:
         )
 
     def _owned(self, worker: str) -> tuple[int, ...]:
-        found = owners(self.admin, self.names.group, self.names.inbox)
-        return tuple(sorted(p for p, name in found.items() if name == worker))
-
-    def _environment(self) -> dict[str, str]:
-        """What every process of the run needs; everything else comes from the user's environment and file."""
-        return {
-            "REFOLD_TOPIC_PREFIX": self.names.prefix,
-            "REFOLD_PARTITIONS": str(self.plan.partitions),
-            "REFOLD_KAFKA__BOOTSTRAP": self.settings.kafka.bootstrap,
-        }
-
-    def _worker_settings(self) -> dict[str, str]:
-        return {
-            "REFOLD_WORKER__SESSION_TIMEOUT_MS": str(self.plan.session_timeout_ms),
-            "REFOLD_WORKER__START_JITTER_MS_MAX": "100",
-            "REFOLD_WORKER__RESTORE_JITTER_MS_MAX": "100",
-            "REFOLD_WORKER__SEED": str(self.plan.seed),
-        }
-
-    def _delete(self) -> None:
-        Topology.of(self.settings).delete(self.settings)
-        for future in self.admin.delete_consumer_groups([self.names.group]).values():
-            with contextlib.suppress(KafkaException):
-                future.result()
+        return owned_by(worker, owners(self.admin, self.names.group, self.names.inbox))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from refold.ops.fleet.asker import GroupAsker
 from refold.ops.fleet.death import IN_FLIGHT_POINTS, Death, DeathKind, Reaper
-from refold.ops.fleet.group import owners
+from refold.ops.fleet.group import owned_by, owners
 from refold.ops.fleet.journalwatch import JournalWatch
 from refold.ops.fleet.worker import READY_S_MAX, Fleet, WorkerProcess
 
@@ -22,5 +22,6 @@ __all__ = [
     "JournalWatch",
     "Reaper",
     "WorkerProcess",
+    "owned_by",
     "owners",
 ]

@@ -62,6 +62,13 @@ class Death:
     def in_flight(self) -> bool:
         return self.point in IN_FLIGHT_POINTS and self.events > 0
 
+    @property
+    def lines(self) -> list[str]:
+        """For a person who watches the run: what happened, and what is noted of it."""
+        step = f" at {self.point} holding {self.events} events" if self.point else ""
+        happened = f"  {self.at_s:6.1f} s  {self.kind} {self.worker}{step}{'; fenced' * self.fenced}"
+        return [happened, *(f"            {note}" for note in self.notes)]
+
 
 #: Exit status of FencedError (refold.errors).
 EXIT_FENCED: Final = 76

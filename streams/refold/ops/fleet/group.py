@@ -27,3 +27,8 @@ def owners(admin: AdminClient, group: str, topic: str) -> Mapping[int, str]:
             if tp.topic == topic:
                 found[tp.partition] = instance
     return found
+
+
+def owned_by(worker: str, found: Mapping[int, str]) -> tuple[int, ...]:
+    """The worker's partitions among what :func:`owners` found."""
+    return tuple(sorted(partition for partition, name in found.items() if name == worker))

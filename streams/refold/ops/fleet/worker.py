@@ -7,8 +7,6 @@ when the starter dies, however it dies.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -20,9 +18,8 @@ from typing import Final
 import aiohttp
 
 from refold.broker.ports import choose
-from refold.broker.process import Identity
-from refold.broker.watchdog import Watchdog
 from refold.errors import FencedError, TransientError, UnavailableError
+from refold.ops.fleet.logged import LoggedProcess
 
 #: From start to ready: imports (1.5 s), start jitter, join, restore of a small state. Ten times that.
 READY_S_MAX: Final = 60.0
@@ -35,27 +32,21 @@ RESTARTED: Final = frozenset({FencedError.exit_code, UnavailableError.exit_code,
 CRASHED: Final = frozenset({-signal.SIGABRT, -signal.SIGSEGV})
 #: More of them in one life of a fleet is no accident any more.
 REVIVALS_MAX: Final = 5
-#: What is quoted of a worker's log when it does not start.
-LOG_TAIL_LINES: Final = 15
 
 
-class WorkerProcess:
+class WorkerProcess(LoggedProcess):
     """``refold worker`` with its own instance name, data directory, port, log and point file."""
 
     def __init__(self, name: str, directory: Path, settings: Mapping[str, str], *, detached: bool) -> None:
-        self.name = name
+        super().__init__(name, directory, detached=detached)
         self.directory = directory
         self.data_path = directory / f"{name}.data"
-        self.log_path = directory / f"{name}.log"
         self.point_path = directory / f"{name}.point"
         self.port = choose(None)
-        self.process: subprocess.Popen[bytes] | None = None
         self.exit_codes: list[int] = []
         self.revivals = 0
         self.revivals_max = REVIVALS_MAX
         self.restarted = RESTARTED
-        self._detached = detached
-        self._watchdog: Watchdog | None = None
         self._settings = {
             **settings,
             "REFOLD_WORKER__INSTANCE": name,
@@ -69,10 +60,6 @@ class WorkerProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
     def configure(self, changes: Mapping[str, str]) -> None:
         """Settings of its next lives, over those it has; name, directory and port stay."""
         self._settings = {**self._settings, **changes}
@@ -81,19 +68,7 @@ class WorkerProcess:
         """Start the process; returns at once. A point left armed by an earlier life is disarmed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.point_path.unlink(missing_ok=True)
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "refold.cli.main", "worker"],
-                env={**os.environ, **self._settings},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        if not self._detached:
-            with contextlib.suppress(Exception):  # it died at once: wait_ready reports that
-                identity = Identity.of(self.process.pid)
-                self._watchdog = Watchdog(identity.pid, identity.created)
+        self._launch([sys.executable, "-m", "refold.cli.main", "worker"], self._settings)
 
     def revive(self) -> int | None:
         """Do what a supervisor does: start a worker again that ended by itself in one of the ways in
@@ -108,11 +83,6 @@ class WorkerProcess:
         self.revivals += 1
         self.start()
         return code
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal; a no-op when the process has ended."""
-        if self.alive and self.process is not None:
-            self.process.send_signal(number)
 
     def wait_end(self, seconds: float) -> int | None:
         """Block until it ended, at most ``seconds``; the exit code, or ``None`` while it still runs."""
@@ -151,24 +121,6 @@ class WorkerProcess:
         if self.alive and self.wait_end(seconds) is None:
             self.kill()
         self._stand_down()
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait()
-        self._stand_down()
-
-    def log_tail(self) -> str:
-        try:
-            lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        except OSError:
-            return "(no log)"
-        return "\n".join(f"    {line[:300]}" for line in lines)
-
-    def _stand_down(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.stand_down()
-            self._watchdog = None
 
 
 class Fleet:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from refold.broker.process import Identity
-from refold.broker.watchdog import Watchdog
 from refold.errors import UnavailableError
+from refold.ops.fleet.logged import LoggedProcess
 from refold.ops.runs.plan import VERSIONS, RunsPlan
 
 #: Imports and the first connection: 2 s, ten times that on a very busy machine, and again as much.
@@ -22,33 +19,24 @@ READY_S_MAX: Final = 45.0
 #: A drain: steps of 0.6 s, then one event per run; the agent itself gives up after 30 s and 10.
 DRAIN_S_MAX: Final = 60.0
 POLL_S: Final = 0.05
-LOG_TAIL_LINES: Final = 15
 
 STARTED: Final = b"agent_started"
 
 
-class AgentProcess:
+class AgentProcess(LoggedProcess):
     """One place in the crew; every start is another process, with a name of its own in the world's book."""
 
     def __init__(self, name: str, directory: Path, plan: RunsPlan, environment: Mapping[str, str]) -> None:
-        self.name = name
+        super().__init__(name, directory)
         self.starts = 0
         self.version = VERSIONS[0]
         self.frozen = False
-        self.log_path = directory / f"{name}.log"
         self._plan = plan
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: Watchdog | None = None
-        self._log_from = 0
 
     @property
     def process_name(self) -> str:
         return f"{self.name}.{self.starts}"
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     @property
     def ready(self) -> bool:
@@ -62,7 +50,6 @@ class AgentProcess:
         self.frozen = False
         plan = self._plan
         given = {
-            **os.environ,
             **self._environment,
             "REFOLD_CLIENT__PRODUCER_ID": self.name,
             "VERIFY_RUNS_PROCESS": self.process_name,
@@ -72,18 +59,7 @@ class AgentProcess:
             "VERIFY_RUNS_CONCURRENCY": str(plan.concurrency),
             "VERIFY_RUNS_SABOTAGE": plan.sabotage or "",
         }
-        with self.log_path.open("ab") as log:
-            self._log_from = log.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "refold.ops.runs.agent"],
-                env=given,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        identity = Identity.of(self._process.pid)
-        self._watchdog = Watchdog(identity.pid, identity.created)
+        self._launch([sys.executable, "-m", "refold.ops.runs.agent"], given)
 
     async def wait_ready(self) -> None:
         """Raises :class:`UnavailableError` quoting its log."""
@@ -97,22 +73,11 @@ class AgentProcess:
 
     def check(self) -> None:
         """Raises :class:`UnavailableError` where it ended by itself."""
-        if self._process is not None and self._process.poll() is not None:
+        if self.process is not None and self.process.poll() is not None:
             raise UnavailableError(
-                f"agent process {self.name} ended by itself (exit {self._process.returncode}). "
+                f"agent process {self.name} ended by itself (exit {self.process.returncode}). "
                 f"The end of its log:\n{self.log_tail()}"
             )
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.alive and self._process is not None:
-            self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        self.signal(signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait()
-        self._stand_down()
 
     async def drain(self) -> int | None:
         """SIGTERM; its exit status, ``None`` where it did not end (it is killed then)."""
@@ -124,16 +89,7 @@ class AgentProcess:
                 return None
             await asyncio.sleep(POLL_S)
         self._stand_down()
-        return None if self._process is None else self._process.returncode
-
-    def log_tail(self) -> str:
-        lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        return "\n".join(f"    {line[:300]}" for line in lines)
-
-    def _stand_down(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.stand_down()
-            self._watchdog = None
+        return None if self.process is None else self.process.returncode
 
 
 class Crew:

@@ -6,30 +6,29 @@ Own topics under a unique prefix, deleted at the end; every process is started h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import shutil
 import signal
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from refold.client import Refold
 from refold.client.agents.starting import start as start_run
 from refold.errors import RefoldError, UnavailableError
 from refold.ops.fleet import Fleet
+from refold.ops.fleet.environment import pace_of_workers, place_of
 from refold.ops.runs.crew import AgentProcess, Crew
 from refold.ops.runs.judge import judge
 from refold.ops.runs.outcome import AgentDeath, Outcome
 from refold.ops.runs.plan import VERSIONS, RunsPlan
 from refold.ops.runs.worldclient import WorldClient, WorldProcess
-from refold.ops.verify.quiesce import quiesce
+from refold.ops.verify.beside import with_beside
+from refold.ops.verify.folded import all_folded
+from refold.ops.verify.own import leave, own_settings
 from refold.ops.verify.readback import read_topic
 from refold.settings import Settings
 from refold.topology import Topology
@@ -41,8 +40,6 @@ Say = Callable[[str], None]
 OPEN_RUNS_MAX: Final = 24
 #: After the last death: its lease, the rest of the runs, reviews none. Longer while runs end.
 QUIET_S_MAX: Final = 60.0
-#: Deleting groups where no broker answers any more.
-DELETE_S_MAX: Final = 15.0
 SUPERVISE_S: Final = 0.2
 #: The deploy begins when this part of the runs has ended.
 DEPLOY_AFTER: Final = 0.4
@@ -55,12 +52,11 @@ def run_runs(plan: RunsPlan, settings: Settings, say: Say, *, keep: bool = False
 
 class _Run:
     def __init__(self, plan: RunsPlan, settings: Settings, say: Say, keep: bool) -> None:
-        prefix = f"refold-runs-{plan.seed}-{uuid.uuid4().hex[:8]}"
         self.plan = plan
         self.say = say
         self.keep = keep
-        self.settings = settings.model_copy(update={"topic_prefix": prefix, "partitions": plan.partitions})
-        self.names = TopicNames(prefix)
+        self.settings = own_settings(settings, "runs", plan.seed, plan.partitions)
+        self.names = TopicNames(self.settings.topic_prefix)
         self.admin = AdminClient({"log_level": 2, **settings.kafka_config("admin")})
         self.chance = random.Random(f"{plan.seed}/deaths")
         self.deaths: list[AgentDeath] = []
@@ -75,7 +71,9 @@ class _Run:
         plan = self.plan
         await asyncio.to_thread(Topology.of(self.settings).apply, self.settings)
         directory = Path(tempfile.mkdtemp(prefix="refold-runs-"))
-        fleet = Fleet(plan.workers, directory, {**self._environment(), **self._worker_settings()})
+        place = place_of(self.settings)
+        pace = pace_of_workers(plan.session_timeout_ms, plan.seed)
+        fleet = Fleet(plan.workers, directory, {**place, **pace})
         world = WorldProcess(directory, keeps_keys_open=plan.sabotage == "lookup-not-authoritative")
         try:
             self.say(
@@ -86,8 +84,7 @@ class _Run:
             await asyncio.to_thread(world.start)
             await fleet.wait_ready()
             async with WorldClient(world.url) as books, Refold(settings=self.settings) as client:
-                environment = {**self._environment(), "VERIFY_RUNS_WORLD": world.url}
-                crew = Crew(plan, directory, environment)
+                crew = Crew(plan, directory, {**place, "VERIFY_RUNS_WORLD": world.url})
                 try:
                     await crew.start()
                     unfinished = await self._play(crew, fleet, client)
@@ -98,29 +95,15 @@ class _Run:
         finally:
             fleet.kill()
             world.stop()
-            if self.keep:
-                self.say(f"kept: topics {self.names.prefix}.*, data and logs in {directory}")
-            else:
-                await asyncio.to_thread(self._delete)
-                shutil.rmtree(directory, ignore_errors=True)
+            await leave(self.settings, directory, self.say, keep=self.keep)
 
     async def _play(self, crew: Crew, fleet: Fleet, client: Refold) -> list[str]:
         """Begin runs, wait for their ends, let processes die meanwhile; what did not end in time."""
-        beside = [
-            asyncio.create_task(self._let_die(crew, fleet)),
-            asyncio.create_task(self._supervise(crew, fleet)),
-        ]
-        playing = asyncio.create_task(self._all_runs(client))
         try:
-            await asyncio.wait([playing, *beside], return_when=asyncio.FIRST_COMPLETED)
-            for task in beside:
-                if task.done():
-                    task.result()
-            return await playing
+            return await with_beside(
+                self._all_runs(client), self._let_die(crew, fleet), self._supervise(crew, fleet)
+            )
         finally:
-            for each in (playing, *beside):
-                each.cancel()
-            await asyncio.gather(playing, *beside, return_exceptions=True)
             for agent in crew.agents:
                 crew.wake(agent)
 
@@ -235,11 +218,9 @@ class _Run:
     ) -> Outcome:
         names, partitions = self.names, self.plan.partitions
         kafka = self.settings.kafka_config("reader")
-        try:
-            await fleet.wait_ready()
-            await asyncio.to_thread(quiesce, kafka, self.admin, names.group, names.inbox, partitions)
-        except UnavailableError as error:
-            unfinished.append(str(error))
+        folded = await all_folded(fleet, kafka, self.admin, names, partitions)
+        if folded.unfinished is not None:
+            unfinished.append(folded.unfinished)
         journal, state, work, review = await asyncio.gather(
             *(
                 asyncio.to_thread(read_topic, kafka, topic, partitions)
@@ -260,25 +241,3 @@ class _Run:
 
     def _at(self) -> float:
         return time.monotonic() - self.began
-
-    def _environment(self) -> dict[str, str]:
-        return {
-            "REFOLD_TOPIC_PREFIX": self.names.prefix,
-            "REFOLD_PARTITIONS": str(self.plan.partitions),
-            "REFOLD_KAFKA__BOOTSTRAP": self.settings.kafka.bootstrap,
-        }
-
-    def _worker_settings(self) -> dict[str, str]:
-        return {
-            "REFOLD_WORKER__SESSION_TIMEOUT_MS": str(self.plan.session_timeout_ms),
-            "REFOLD_WORKER__START_JITTER_MS_MAX": "100",
-            "REFOLD_WORKER__RESTORE_JITTER_MS_MAX": "100",
-            "REFOLD_WORKER__SEED": str(self.plan.seed),
-        }
-
-    def _delete(self) -> None:
-        Topology.of(self.settings).delete(self.settings)
-        groups = self.admin.delete_consumer_groups([self.names.group], request_timeout=DELETE_S_MAX)
-        for future in groups.values():
-            with contextlib.suppress(KafkaException):
-                future.result()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +12,10 @@ import aiohttp
 
 from refold.client.tools import NOT_DONE, Done, NotDone
 from refold.errors import UnavailableError
+from refold.ops.fleet.listening import ListeningProcess
 
 #: One answer takes a millisecond; a stalled machine may take seconds.
 REQUEST_S_MAX: Final = 20.0
-#: It ends when its stdin does; a second is ample.
-STOP_S_MAX: Final = 5.0
 
 
 class WorldClient:
@@ -83,41 +80,9 @@ class WorldClient:
         return self._http
 
 
-class WorldProcess:
-    """``start`` blocks until it listens. It dies with its starter: the pipe to its stdin closes."""
+class WorldProcess(ListeningProcess):
+    """:mod:`refold.ops.runs.world`."""
 
     def __init__(self, directory: Path, *, keeps_keys_open: bool) -> None:
-        self._log = directory / "world.log"
-        self._options = ["--keeps-keys-open"] if keeps_keys_open else []
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = ""
-
-    def start(self) -> None:
-        """Raises :class:`UnavailableError` quoting its log when it does not come up."""
-        command = [sys.executable, "-m", "refold.ops.runs.world", *self._options]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
-        out = self._process.stdout
-        line = out.readline() if out is not None else b""
-        if not line.strip().isdigit():
-            self.stop()
-            raise UnavailableError(
-                f"the world process did not start. The end of its log:\n"
-                f"{self._log.read_text(errors='replace')[-1_000:]}"
-            )
-        self.url = f"http://127.0.0.1:{int(line)}"
-
-    def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        options = ["--keeps-keys-open"] if keeps_keys_open else []
+        super().__init__("world", directory, "refold.ops.runs.world", options)

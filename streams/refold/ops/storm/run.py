@@ -12,18 +12,18 @@ import contextlib
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from refold.client import Refold
 from refold.core.slots import SlotMap
 from refold.errors import RefoldError, UnavailableError
 from refold.ops.fleet import Fleet, owners
+from refold.ops.fleet.environment import place_of
 from refold.ops.storm.arms import Arm
 from refold.ops.storm.curves import Live
 from refold.ops.storm.fill import Filler
@@ -35,6 +35,7 @@ from refold.ops.storm.report import ArmResult, Outcome
 from refold.ops.storm.sampling import Sampler, total
 from refold.ops.verify.judge import Verdict, judge
 from refold.ops.verify.oracle import predict
+from refold.ops.verify.own import leave, own_settings
 from refold.ops.verify.quiesce import committed_offsets, log_ends, quiesce
 from refold.ops.verify.readback import read_topic
 from refold.ops.verify.served import served_differences
@@ -67,13 +68,12 @@ def run_storm(plan: StormPlan, settings: Settings, say: Say, *, keep: bool = Fal
 
 class _Run:
     def __init__(self, plan: StormPlan, settings: Settings, say: Say, keep: bool) -> None:
-        prefix = f"refold-storm-{plan.seed}-{uuid.uuid4().hex[:8]}"
         self.plan = plan
         self.say = say
         self.keep = keep
-        self.settings = settings.model_copy(update={"topic_prefix": prefix, "partitions": plan.partitions})
+        self.settings = own_settings(settings, "storm", plan.seed, plan.partitions)
         self.hot_first = has_hot_first(settings)
-        self.names = TopicNames(prefix)
+        self.names = TopicNames(self.settings.topic_prefix)
         self.kafka: Mapping[str, Any] = settings.kafka_config("reader")
         self.admin = AdminClient({"log_level": 2, **settings.kafka_config("admin")})
         self.verdict = Verdict()
@@ -102,11 +102,8 @@ class _Run:
         finally:
             fleet.kill()
             await asyncio.to_thread(log.close)
-            if self.keep:
-                self.say(f"kept: topics {self.names.prefix}.*, data and logs in {self.directory}")
-            else:
-                await asyncio.to_thread(self._delete)
-                shutil.rmtree(self.directory, ignore_errors=True)
+            with contextlib.suppress(RefoldError):
+                await leave(self.settings, self.directory, self.say, keep=self.keep)
         seconds = time.monotonic() - began
         return Outcome(plan, results, self.verdict, self.cap, self.hot_first, seconds)
 
@@ -264,10 +261,9 @@ class _Run:
         )
 
     def _worker_settings(self) -> dict[str, str]:
-        """What a run needs; everything else comes from the user's own environment and file."""
+        """Restore jitter is the user's or the default here: it is part of what is measured."""
         changes = {
-            "REFOLD_TOPIC_PREFIX": self.names.prefix,
-            "REFOLD_KAFKA__BOOTSTRAP": self.settings.kafka.bootstrap,
+            **place_of(self.settings),
             "REFOLD_WORKER__SESSION_TIMEOUT_MS": str(self.plan.session_timeout_ms),
             "REFOLD_WORKER__START_JITTER_MS_MAX": "0",
             "REFOLD_WORKER__SEED": str(self.plan.seed),
@@ -275,10 +271,3 @@ class _Run:
         if self.plan.sabotage == SKIP_DEDUP:
             changes["REFOLD_WORKER__SABOTAGE"] = SKIP_DEDUP
         return changes
-
-    def _delete(self) -> None:
-        with contextlib.suppress(RefoldError):
-            Topology.of(self.settings).delete(self.settings)
-        for future in self.admin.delete_consumer_groups([self.names.group]).values():
-            with contextlib.suppress(KafkaException):
-                future.result()

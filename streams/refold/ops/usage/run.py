@@ -14,13 +14,14 @@ import aiohttp
 from confluent_kafka import KafkaException
 
 from refold.errors import UnavailableError, UsageError
-from refold.ops.fleet import Death, DeathKind, Reaper, WorkerProcess
+from refold.ops.fleet import Death, Reaper
 from refold.ops.usage.counting import Findings, Rows, changelog_rows, compare_journal, compare_rows
 from refold.ops.usage.plan import SABOTAGES, UsagePlan
 from refold.ops.usage.traffic import TENANT, UsageTraffic
 from refold.ops.verify.plan import ChaosPlan
 from refold.ops.verify.quiesce import committed_offsets, log_ends
 from refold.ops.verify.stage import QUIET, Say, Stage
+from refold.ops.verify.victim import find_victim
 from refold.settings import Settings
 
 POLL_S: Final = 0.25
@@ -109,13 +110,7 @@ class _Run:
             self._started = time.monotonic()
             kafka = {**QUIET, **stage.settings.kafka_config("producer")}
             traffic = UsageTraffic(plan, stage.names.inbox, kafka)
-            reaper = Reaper(
-                stage.watch,
-                stage.owned,
-                stage.fleet,
-                session_timeout_s=plan.session_timeout_ms / 1000,
-                started=self._started,
-            )
+            reaper = stage.reaper(self._started)
             traffic.start()
             pacing = asyncio.create_task(self._pace(traffic))
             try:
@@ -168,13 +163,13 @@ class _Run:
             wanted = int(share * self.plan.events)
             self._cap = max(self._cap or 0, wanted)
             await self._until(wanted, traffic)
-            victim = await self._victim(chance.randrange(len(fleet.workers)), death)
+            first = chance.randrange(len(fleet.workers))
+            found = await find_victim(self.stage, first, death, READY_WAIT_S_MAX)
+            victim = found or fleet.workers[first]
             death.worker = victim.name
             await reaper.carry_out(victim, death)
-            step = f" at {death.point} holding {death.events} events" if death.point else ""
-            self.say(f"  {death.at_s:6.1f} s  {death.kind} {death.worker}{step}{'; fenced' * death.fenced}")
-            for note in death.notes:
-                self.say(f"            {note}")
+            for line in death.lines:
+                self.say(line)
         self._cap = None
 
     async def _pace(self, traffic: UsageTraffic) -> None:
@@ -198,29 +193,8 @@ class _Run:
             ruled, ends = await self._positions()
             if ruled >= events or (done and ruled >= ends):
                 return
-            self._revive()
+            self.stage.revive()
             await asyncio.sleep(POLL_S)
-
-    async def _victim(self, first: int, death: Death) -> WorkerProcess:
-        """One that owns something and is ready; for a zombie or a take-over the others are ready too."""
-        fleet = self.stage.fleet
-        order = fleet.workers[first:] + fleet.workers[:first]
-        alone = death.kind is DeathKind.ZOMBIE or death.takeover
-        deadline = time.monotonic() + READY_WAIT_S_MAX
-        while time.monotonic() < deadline:
-            self._revive()
-            ready = [worker for worker in order if await worker.ready()]
-            owning = set((await asyncio.to_thread(self.stage.owners)).values())
-            candidates = [worker for worker in ready if worker.name in owning]
-            if candidates and (not alone or len(ready) == len(order)):
-                return candidates[0]
-            await asyncio.sleep(POLL_S)
-        return order[0]
-
-    def _revive(self) -> None:
-        for worker in self.stage.fleet.workers:
-            if (code := worker.revive()) is not None:
-                self.say(f"            {worker.name} ended with exit code {code}; started again")
 
     # -- waiting ------------------------------------------------------------------------------------
 
@@ -251,7 +225,7 @@ class _Run:
                 raise UnavailableError(
                     f"{ruled} of {ends} records are ruled on, and no more for {STALL_S_MAX:g} s"
                 )
-            self._revive()
+            self.stage.revive()
             await asyncio.sleep(POLL_S)
         await self.stage.fleet.wait_ready()
 

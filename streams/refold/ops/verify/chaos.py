@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from refold.errors import UnavailableError, UsageError
-from refold.ops.fleet import Death, DeathKind, Reaper, WorkerProcess
+from refold.ops.fleet import Death, Reaper, WorkerProcess
 from refold.ops.verify.brokers import BrokerChaos
 from refold.ops.verify.judge import Verdict
 from refold.ops.verify.nodes import Nodes
@@ -17,12 +17,12 @@ from refold.ops.verify.parts import Parts
 from refold.ops.verify.plan import ChaosPlan
 from refold.ops.verify.quiesce import QUIESCE_S_MAX
 from refold.ops.verify.stage import COPIES, Say, Stage
+from refold.ops.verify.victim import find_victim
 from refold.settings import Settings
 
 #: A worker is only killed when it is ready, or a run would only measure starts. Longer than this: go on
 #: anyway.
 READY_WAIT_S_MAX: Final = 20.0
-POLL_S: Final = 0.1
 #: A worker that waits for a broker's partitions to move ends (30 s for a commit) and starts again before.
 QUIESCE_BROKERS_S_MAX: Final = 120.0
 #: Sabotages the command offers: each must be found within a minute.
@@ -113,13 +113,7 @@ class _Run:
         plan = self.plan
         async with self.stage as stage:
             started = time.monotonic()
-            reaper = Reaper(
-                stage.watch,
-                stage.owned,
-                stage.fleet,
-                session_timeout_s=plan.session_timeout_ms / 1000,
-                started=started,
-            )
+            reaper = stage.reaper(started)
             stage.traffic.start()
             tasks = [asyncio.create_task(self._let_die(reaper, started))]
             if self.brokers is not None:
@@ -178,10 +172,8 @@ class _Run:
                 break
             death.worker = victim.name
             await reaper.carry_out(victim, death)
-            step = f" at {death.point} holding {death.events} events" if death.point else ""
-            self.say(f"  {death.at_s:6.1f} s  {death.kind} {death.worker}{step}{'; fenced' * death.fenced}")
-            for note in death.notes:
-                self.say(f"            {note}")
+            for line in death.lines:
+                self.say(line)
         for end in (self.plan.seconds / 2, self.plan.seconds):
             rest = end - (time.monotonic() - started)
             if rest > 0:
@@ -189,26 +181,15 @@ class _Run:
             await self._raise_version(started)
 
     async def _victim(self, first: int, death: Death) -> WorkerProcess:
-        """A worker that owns something and is ready; for a zombie or a takeover the others must be up too."""
-        fleet, stage = self.stage.fleet, self.stage
-        alone = death.kind is DeathKind.ZOMBIE or death.takeover
-        deadline = time.monotonic() + READY_WAIT_S_MAX
-        order = fleet.workers[first:] + fleet.workers[:first]
-        while time.monotonic() < deadline:
-            for worker in order:
-                if (code := worker.revive()) is not None:
-                    self.say(f"            {worker.name} ended with exit code {code}; started again")
-            ready = [worker for worker in order if await worker.ready()]
-            owning = set((await asyncio.to_thread(stage.owners)).values())
-            candidates = [worker for worker in ready if worker.name in owning]
-            if candidates and (not alone or len(ready) == len(order)):
-                return candidates[0]
-            await asyncio.sleep(POLL_S)
-        for worker in order:
+        """Raises :class:`UnavailableError` where none is ready because one ended by itself."""
+        if (found := await find_victim(self.stage, first, death, READY_WAIT_S_MAX)) is not None:
+            return found
+        workers = self.stage.fleet.workers
+        for worker in (*workers[first:], *workers[:first]):
             if not worker.alive:
                 code = worker.wait_end(0)
                 raise UnavailableError(
                     f"worker {worker.name} ended by itself with exit code {code}. The end of its log:\n"
                     f"{worker.log_tail()}"
                 )
-        return order[0]
+        return workers[first]

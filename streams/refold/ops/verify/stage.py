@@ -16,29 +16,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, get_args
+from typing import Any, Final, Self
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from refold.core import reducers
-from refold.errors import TransientError, UnavailableError
-from refold.ops.fleet import READY_S_MAX, Fleet, GroupAsker, JournalWatch, WorkerProcess
+from refold.errors import RefoldError, TransientError, UnavailableError
+from refold.ops.fleet import (
+    READY_S_MAX,
+    Fleet,
+    GroupAsker,
+    JournalWatch,
+    Reaper,
+    WorkerProcess,
+    owned_by,
+)
+from refold.ops.fleet.environment import pace_of_workers, place_of
 from refold.ops.fleet.worker import CRASHED, RESTARTED
 from refold.ops.verify.aborted import aborted_transactions
+from refold.ops.verify.folded import all_folded
 from refold.ops.verify.judge import Verdict, judge
 from refold.ops.verify.oracle import predict
+from refold.ops.verify.own import leave, own_settings
 from refold.ops.verify.parts import Parts, judge_parts
 from refold.ops.verify.plan import ChaosPlan
-from refold.ops.verify.quiesce import QUIESCE_S_MAX, quiesce
+from refold.ops.verify.quiesce import QUIESCE_S_MAX
 from refold.ops.verify.readback import Record, read_topic
 from refold.ops.verify.served import served_differences
 from refold.ops.verify.traffic import Traffic
@@ -46,7 +54,6 @@ from refold.settings import Settings
 from refold.topology import Topology
 from refold.topology.lasting import lasting
 from refold.topology.names import TopicNames
-from refold.topology.spec import TopicKind
 
 Say = Callable[[str], None]
 Topic = Mapping[int, Sequence[Record]]
@@ -60,8 +67,6 @@ REVIVALS_MAX: Final = 40
 #: Until every partition has an owner again, after everything was folded.
 OWNERS_S_MAX: Final = 90.0
 CREATE_S_MAX: Final = 60.0
-#: Of topics and group at the end; where nobody answers, librdkafka's own default would add a minute.
-DELETE_S_MAX: Final = 10.0
 POLL_S: Final = 0.25
 
 #: Lost connections are what runs are about: librdkafka's lines of them say nothing. From "critical" on.
@@ -99,11 +104,10 @@ class Stage:
         extra: Mapping[str, str] | None = None,
         quiesce_s_max: float = QUIESCE_S_MAX,
     ) -> None:
-        prefix = f"refold-verify-{plan.seed}-{uuid.uuid4().hex[:8]}"
         self.plan = plan
         self.say = say
-        self.settings = settings.model_copy(update={"topic_prefix": prefix, "partitions": plan.partitions})
-        self.names = TopicNames(prefix)
+        self.settings = own_settings(settings, "verify", plan.seed, plan.partitions)
+        self.names = TopicNames(self.settings.topic_prefix)
         self.kafka: Mapping[str, Any] = {**QUIET, **settings.kafka_config("reader")}
         self.admin = lasting(lambda: AdminClient({**QUIET, **settings.kafka_config("admin")}))
         self.directory = Path(tempfile.mkdtemp(prefix="refold-verify-"))
@@ -163,28 +167,28 @@ class Stage:
         self._asker.close()
         if self._speaking is not None:
             self._speaking.abandon()
-        if self._keep:
-            self.say(f"kept: topics {self.names.prefix}.*, data and logs in {self.directory}")
-        else:
-            await asyncio.to_thread(self._delete)
-            shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.suppress(RefoldError):  # brokers may be gone: that is not what the run is about
+            await leave(self.settings, self.directory, self.say, keep=self._keep)
 
     async def compare(self) -> Compared:
         """Stop the traffic, wait until everything is folded, read everything back and compare.
 
         A run that does not finish is a difference (a sabotage may look like that), not a failure of the tool.
         """
-        names, partitions = self.names, self.plan.partitions
+        names = self.names
         await asyncio.to_thread(self.traffic.stop)
         self.say(f"{self.traffic.sent} records sent; waiting until all is folded")
-        unfinished = None
-        try:
-            await self.fleet.wait_ready(max(READY_S_MAX, self._quiesce_s_max))
-            inbox = await asyncio.to_thread(
-                quiesce, self.kafka, self.admin, names.group, names.inbox, partitions, self._quiesce_s_max
-            )
-        except UnavailableError as err:
-            unfinished = str(err)
+        folded = await all_folded(
+            self.fleet,
+            self.kafka,
+            self.admin,
+            names,
+            self.plan.partitions,
+            ready_s_max=max(READY_S_MAX, self._quiesce_s_max),
+            quiesce_s_max=self._quiesce_s_max,
+        )
+        inbox = folded.inbox
+        if inbox is None:
             inbox = await self._read_what_there_is(names.inbox)
         journal, state, rejected = await asyncio.gather(
             *(self._read(topic) for topic in (names.journal, names.state, names.rejected))
@@ -198,10 +202,10 @@ class Stage:
         parts = Parts()
         if own is not None:
             parts = await asyncio.to_thread(judge_parts, verdict, own, world, journal, state, self._bump_ms)
-        if unfinished is not None:
+        if folded.unfinished is not None:
             # In front: what is missing below is missing for this reason.
             verdict.mismatches += 1
-            verdict.differences.insert(0, f"not finished, compared as it is: {unfinished}")
+            verdict.differences.insert(0, f"not finished, compared as it is: {folded.unfinished}")
         for text in await served_differences(self.fleet, await self._all_owners(), state):
             verdict.differ(text)
         if self.traffic.failed:
@@ -245,7 +249,18 @@ class Stage:
         return self._asker.owners()
 
     def owned(self, worker: str) -> tuple[int, ...]:
-        return tuple(sorted(p for p, name in self.owners().items() if name == worker))
+        return owned_by(worker, self.owners())
+
+    def reaper(self, started: float) -> Reaper:
+        """For this fleet; ``started``: what deaths count their seconds from (monotonic)."""
+        timeout_s = self.plan.session_timeout_ms / 1000
+        return Reaper(self.watch, self.owned, self.fleet, session_timeout_s=timeout_s, started=started)
+
+    def revive(self) -> None:
+        """Start again, and say so, what a supervisor would."""
+        for worker in self.fleet.workers:
+            if (code := worker.revive()) is not None:
+                self.say(f"            {worker.name} ended with exit code {code}; started again")
 
     def worker(self, name: str) -> WorkerProcess:
         return next(worker for worker in self.fleet.workers if worker.name == name)
@@ -282,29 +297,15 @@ class Stage:
         return replace(topology, environment=topology.environment.model_copy(update=copied))
 
     def _worker_settings(self, bootstrap: str | None) -> dict[str, str]:
-        """What a run needs; everything else comes from the user's own environment and file."""
         changes = {
-            "REFOLD_TOPIC_PREFIX": self.names.prefix,
-            "REFOLD_KAFKA__BOOTSTRAP": bootstrap or self.settings.kafka.bootstrap,
-            "REFOLD_WORKER__SESSION_TIMEOUT_MS": str(self.plan.session_timeout_ms),
-            "REFOLD_WORKER__START_JITTER_MS_MAX": "100",
-            "REFOLD_WORKER__RESTORE_JITTER_MS_MAX": "100",
-            "REFOLD_WORKER__SEED": str(self.plan.seed),
+            **place_of(self.settings, bootstrap),
+            **pace_of_workers(self.plan.session_timeout_ms, self.plan.seed),
         }
         if self.plan.reducers is not None:
             changes["REFOLD_WORKER__REDUCERS"] = self.plan.reducers
         if self.plan.sabotage is not None:
             changes["REFOLD_WORKER__SABOTAGE"] = self.plan.sabotage
         return changes
-
-    def _delete(self) -> None:
-        topics = [getattr(self.names, name) for name in get_args(TopicKind)]
-        for future in (
-            *self.admin.delete_topics(topics, request_timeout=DELETE_S_MAX).values(),
-            *self.admin.delete_consumer_groups([self.names.group], request_timeout=DELETE_S_MAX).values(),
-        ):
-            with contextlib.suppress(KafkaException):
-                future.result()
 
 
 def longest_pause_ms(inbox: Topic, journal: Topic) -> int | None:
