@@ -22,6 +22,7 @@ from refold.ops.effects.gatewayprocess import GatewayProcess
 from refold.ops.effects.killer import AgentEnd, Killer
 from refold.ops.effects.operator import Operator
 from refold.ops.effects.plan import EffectsPlan
+from refold.ops.fleet.environment import place_of
 from refold.settings import Settings
 
 Say = Callable[[str], None]
@@ -71,18 +72,13 @@ async def play(
 ) -> PlayedByAgents:
     """Returns when every conversation ended. Raises :class:`UnavailableError` when they do not."""
     plan = plan_of(settings, len(conversations), seconds)
-    environment = {
-        "REFOLD_TOPIC_PREFIX": settings.topic_prefix,
-        "REFOLD_PARTITIONS": str(settings.partitions),
-        "REFOLD_KAFKA__BOOTSTRAP": settings.kafka.bootstrap,
-    }
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     gateway = GatewayProcess(plan, directory)
     await asyncio.to_thread(gateway.start)
     try:
         async with GatewayClient(gateway.url) as books, Refold(settings=settings) as client:
             sessions = [c.session for c in conversations]
-            crew = Crew(plan, directory, gateway.url, environment, sessions, say)
+            crew = Crew(plan, directory, gateway.url, place_of(settings), sessions, say)
             try:
                 await crew.start()
                 killer = Killer(plan, crew, client, say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from refold.errors import UnavailableError
+from refold.errors import RefoldError, UnavailableError
 from refold.ops.fleet import JournalWatch
+from refold.ops.verify.own import delete
 from refold.ops.verify.quiesce import committed_offsets
 from refold.ops.verify.readback import Record, read_topic
 from refold.settings import Settings
@@ -100,15 +101,12 @@ class Control:
         )
 
     def close(self) -> None:
-        """Kill it and delete its topic; its figures are in the report."""
+        """Kill it and delete its topic and group; its figures are in the report."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        for future in self.admin.delete_topics([self._output]).values():
-            try:
-                future.result()
-            except KafkaException:
-                continue
+        with contextlib.suppress(RefoldError):
+            delete(self._settings, [self._output], self._group)
 
     def _spawn(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ from refold.demo.actors import ANSWER
 from refold.demo.bank import Bank
 from refold.demo.panes import make_panes
 from refold.errors import UnavailableError
+from refold.ops.fleet.environment import place_of
 from refold.settings import Settings
 
 Say = Callable[[str], None]
@@ -80,9 +81,7 @@ class _Stage:
         self._log = directory / "opening.log"
         self._environment = {
             **os.environ,
-            "REFOLD_KAFKA__BOOTSTRAP": settings.kafka.bootstrap,
-            "REFOLD_TOPIC_PREFIX": settings.topic_prefix,
-            "REFOLD_PARTITIONS": str(settings.partitions),
+            **place_of(settings),
         }
         self._actors: list[asyncio.subprocess.Process] = []
 

@@ -19,7 +19,7 @@ from refold.demo.report import Report
 from refold.demo.stack import PARTITIONS, SESSION_TIMEOUT_MS, Stack
 from refold.demo.uninterrupted import uninterrupted
 from refold.ops.effects.told import Told
-from refold.ops.fleet import JournalWatch, Reaper, owners
+from refold.ops.fleet import JournalWatch, Reaper, owned_by, owners
 from refold.ops.verify.quiesce import quiesce
 from refold.ops.verify.readback import Record, read_topic
 from refold.topology.names import TopicNames
@@ -47,8 +47,7 @@ async def run_demo(
         )
 
         def owned(worker: str) -> tuple[int, ...]:
-            found = owners(control.admin, names.group, names.inbox)
-            return tuple(sorted(p for p, name in found.items() if name == worker))
+            return owned_by(worker, owners(control.admin, names.group, names.inbox))
 
         began = time.monotonic()
         reaper = Reaper(watch, owned, stack.fleet, session_timeout_s=SESSION_TIMEOUT_MS / 1000, started=began)

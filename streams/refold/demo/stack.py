@@ -26,6 +26,7 @@ from refold.broker.ports import choose, is_free
 from refold.broker.process import Identity
 from refold.errors import UnavailableError
 from refold.ops.fleet import Fleet
+from refold.ops.fleet.environment import place_of
 from refold.settings import Settings
 from refold.topology import Topology
 
@@ -151,8 +152,7 @@ def _row(name: str, pid: int) -> dict[str, Any]:
 
 def _worker_settings(settings: Settings) -> dict[str, str]:
     return {
-        "REFOLD_KAFKA__BOOTSTRAP": settings.kafka.bootstrap,
-        "REFOLD_TOPIC_PREFIX": settings.topic_prefix,
+        **place_of(settings),
         "REFOLD_WORKER__SESSION_TIMEOUT_MS": str(SESSION_TIMEOUT_MS),
     }
 
