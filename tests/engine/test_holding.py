@@ -52,7 +52,8 @@ class Telling(Nothing):
     def park(self, *what: int) -> None:
         self._told.append(("park", *what))
 
-    def begin(self, *what: int) -> None:
+    def begin(self, *what: int, anew: bool = False) -> None:
+        assert not anew, "its position is all that is wrong"
         self._told.append(("begin", *what))
 
 
