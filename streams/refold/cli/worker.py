@@ -167,7 +167,8 @@ def drain(
     as_json: JsonOption = False,
 ) -> None:
     """Stop a worker of this machine gracefully, as SIGTERM does, and wait. Exit 75: its time was over."""
-    from refold.engine.drain import CUT_SHORT, Order
+    from refold.draining import CUT_SHORT
+    from refold.engine.drain import Order
     from refold.engine.draining import drain as drain_workers
 
     settings = settings_for(prefix=prefix, worker__data_dir=data_dir)

@@ -27,13 +27,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
-from refold.errors import StorageError, TransientError
+from refold.errors import StorageError
 
 Outcome = Literal["drained", "cut_short", "interrupted"]
 Role = Literal["worker", "supervisor"]
 
-CUT_SHORT: Final = TransientError.exit_code
-SIGNAL_BASE: Final = 128
 
 #: Of a stop's time, this part is kept for leaving the group and closing the stores; that takes milliseconds
 #: where everything is flushed, and this at most where the broker does not answer.

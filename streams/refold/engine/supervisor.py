@@ -21,8 +21,9 @@ from typing import Any, Final
 
 import structlog
 
+from refold.draining import SIGNAL_BASE
 from refold.engine.config import SUPERVISED_VARIABLE
-from refold.engine.drain import SIGNAL_BASE, Place, Running
+from refold.engine.drain import Place, Running
 from refold.errors import ConfigError, PermissionDenied, UsageError
 from refold.settings import Settings
 

@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold import __version__
 from refold.api.server import OwnerServer
+from refold.draining import CUT_SHORT, SIGNAL_BASE
 from refold.engine import allocator, clients, preflight, reducers
 from refold.engine.batchsource import BatchSource
 from refold.engine.checkpoints.assemble import assemble
@@ -34,7 +35,7 @@ from refold.engine.checkpoints.remote import remote_of
 from refold.engine.collector import Collector
 from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
-from refold.engine.drain import CUT_SHORT, PROGRESS_S, SIGNAL_BASE, Ended, Order, Outcome, Place, Running
+from refold.engine.drain import PROGRESS_S, Ended, Order, Outcome, Place, Running
 from refold.engine.engine import Engine
 from refold.engine.freshness import Freshness
 from refold.engine.kafkaerrors import error_of
