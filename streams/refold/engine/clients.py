@@ -48,7 +48,7 @@ WAKE_TIMEOUT_S: Final = 1.0
 
 #: How long a broker holds a fetch that finds nothing: also how long a partition that is begun waits for its
 #: first fetch while others of the same leader are fetched, because a connection's requests are answered in
-#: turn. librdkafka's default is 500 ms; ten idle requests a second and leader cost 2 ms of CPU.
+#: turn. librdkafka's default is 500 ms; the price is ten idle requests a second and leader.
 FETCH_WAIT_MS: Final = 100
 
 #: What looking for a connection may cost before a producer's transactions are begun.

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-#: A fetch that finds something is answered in milliseconds, and a commit takes 30 s at most where it is not
-#: refused: then the position has moved, it is folded that waits.
+#: A fetch that finds something is answered in milliseconds. A commit that takes longer than this may hold the
+#: position as well; then what waits to be folded is fetched once more, and that is all.
 STALLED_S: Final = 5.0
 
 #: After each attempt twice as long, because the reason may be one that passes by itself.
