@@ -120,7 +120,22 @@ def test_x1_without_reducers_nothing_is_kept_and_none_is_asked_for() -> None:
     assert pure.takes_messages
 
 
+class Panic(BaseException):
+    """What extensions written in Rust raise where they meet a bug of theirs: no Exception."""
+
+
+class Broken(dict[str, Any]):
+    def items(self) -> Any:
+        raise RuntimeError("changed while it was looked at")
+
+
+def panics(_state: Any, _event: Event) -> Any:
+    raise Panic
+
+
 BAD: dict[str, tuple[Fold, str]] = {
+    "panics": (panics, "raised: Panic"),
+    "a dict of its own kind": (lambda _s, _e: Broken(a=1), "raised: RuntimeError"),
     "raises": (lambda _s, e: e.payload["gone"], "raised: KeyError"),
     "exits": (lambda _s, _e: exit(3), "raised: SystemExit"),
     "forgets its return": (lambda _s, _e: None, "no_state"),
@@ -202,6 +217,7 @@ def test_x4_a_part_that_cannot_go_on_stands_still() -> None:
     cases: list[tuple[int, Mapping[int, Any], str]] = [
         (3, {1: lambda s: s}, "no_upcast"),
         (2, {1: lambda s: s["gone"]}, "no_upcast: KeyError"),
+        (2, {1: lambda s: panics(s, None)}, "no_upcast: Panic"),  # type: ignore[arg-type]
     ]
     for version, upcast, error in cases:
         install(made())

@@ -179,12 +179,12 @@ def _touch(
     def step() -> bytes:
         state = current(reducer, part)
         try:
-            made = reducer.apply(state, registry.view(env, seq, time_ms))
-        except Unfit:
+            # Its value may have code of its own, so encoding it belongs to what may raise.
+            return encode_state(reducer.apply(state, registry.view(env, seq, time_ms)))
+        except (Unfit, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # SystemExit, and the panics of extensions, would end the worker
             raise Unfit("raised", error) from error
-        return encode_state(made)
 
     try:
         state = step() if guard is None else guard.run(session.key, seq, reducer.name, step)
@@ -228,7 +228,9 @@ def current(reducer: Reducer, part: Reduced) -> Any:
             raise Unfit("no_upcast")
         try:
             state = upcast(state)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise Unfit("no_upcast", error) from error
     return state
 
