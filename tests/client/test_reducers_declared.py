@@ -70,6 +70,13 @@ def going(state: Any, event: Event) -> Any:
     yield state
 
 
+#: A record in which each link takes one byte: a payload of a megabyte would be a million links deep.
+CHAIN: dict[str, Any] = {
+    "type": "record",
+    "name": "Link",
+    "fields": [{"name": "next", "type": ["null", "Link"]}],
+}
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"name": ""}, "a name is 1 to 128"),
     "a name with a space": ({"name": "a b"}, "a name is 1 to 128"),
@@ -93,6 +100,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an initial state that is no JSON": ({"initial": {1: 2}}, "not one of its states"),
     "a large initial state": ({"initial": {"x": "y" * 3_000}}, "above 2048"),
     "a schema that is no Avro": ({"types": {"Placed": {"type": "nothing"}}}, "no Avro schema"),
+    "Avro that contains itself": ({"types": {"Placed": CHAIN}}, "Link contains itself"),
+    "Avro that contains itself, by a list": (
+        {
+            "types": {
+                "Placed": {
+                    "type": "record",
+                    "name": "Tree",
+                    "namespace": "a",
+                    "fields": [{"name": "kids", "type": {"type": "array", "items": "Tree"}}],
+                }
+            }
+        },
+        "a.Tree contains itself",
+    ),
+    "Avro lists of nothing": (
+        {
+            "types": {
+                "Placed": {
+                    "type": "array",
+                    "items": {
+                        "type": "record",
+                        "name": "Empty",
+                        "fields": [{"name": "none", "type": "null"}],
+                    },
+                }
+            }
+        },
+        "take no bytes",
+    ),
     "a coroutine": ({"function": waiting}, "a plain function"),
     "a generator": ({"function": going}, "a plain function"),
 }
@@ -193,7 +229,7 @@ def test_json_payloads_are_read_strictly_and_each_time_anew() -> None:
     event.payload["n"].append(2)
     assert event.payload == {"id": "a", "n": [1]}
     assert (event.seq, event.time_ms, event.event_time_ms, event.raw[:1]) == (3, 9, 7, b"{")
-    for bad in (b"[1]", b"{", b'{"a":NaN}', b'{"\xff"'):
+    for bad in (b"[1]", b"{", b'{"a":NaN}', b'{"a":%s}' % (b"1" * 5_000), b'{"\xff"'):
         with pytest.raises(InvalidRecord) as caught:
             _ = event_of("Placed", bad).payload
         assert caught.value.code == ("bad_text" if b"\xff" in bad else "bad_json")
@@ -224,6 +260,24 @@ def test_avro_payloads_are_read_by_the_schema_of_their_version() -> None:
     for bad, version in ((framed + b"x", 1), (framed[:-1], 1), (framed, 3), (b"{}", 1)):
         with pytest.raises(InvalidRecord):
             _ = event_of("Placed", bad, {1: one}, version).payload
+
+
+def test_avro_types_that_are_named_twice_are_not_recursive() -> None:
+    item = {"type": "record", "name": "Item", "fields": [{"name": "id", "type": "string"}]}
+    order = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "none", "type": "null"},
+            {"name": "first", "type": item},
+            {"name": "others", "type": {"type": "array", "items": "Item"}},
+            {"name": "by_name", "type": {"type": "map", "values": ["null", "Item"]}},
+        ],
+    }
+    value = {"none": None, "first": {"id": "a"}, "others": [{"id": "b"}], "by_name": {"c": None}}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(order), value)
+    assert event_of("Placed", b"\x00\x00\x00\x00\x07" + out.getvalue(), order).payload == value
 
 
 def test_two_reducers_that_name_other_schemas_for_a_type_are_refused() -> None:

@@ -62,7 +62,12 @@ class Event:
             raise InvalidRecord("bad_text", f"the payload of {self.type} is not UTF-8") from None
         if not is_valid_json(text):
             raise InvalidRecord("bad_json", f"the payload of {self.type} is no valid JSON")
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise InvalidRecord(
+                "bad_json", f"the payload of {self.type} has a number longer than Python reads"
+            ) from None
 
 
 def viewer(schemas: Mapping[str, Schemas]) -> Callable[[Envelope, int, int], Event]:
@@ -88,7 +93,8 @@ def viewer(schemas: Mapping[str, Schemas]) -> Callable[[Envelope, int, int], Eve
 
 
 def parse_schemas(kind: str, given: Any) -> Schemas:
-    """``given``: an Avro schema, or a mapping of type_version to schemas. Raises UsageError."""
+    """``given``: an Avro schema, or a mapping of type_version to schemas. Raises UsageError, also for a
+    schema by which a payload could end the process: fastavro's reader has no bound of its own."""
     import fastavro
 
     versions = (
@@ -102,7 +108,43 @@ def parse_schemas(kind: str, given: Any) -> Schemas:
             raise UsageError(
                 f"the schema of {kind}, type_version {version}, is no Avro schema: {error}"
             ) from None
+        try:
+            _takes_bytes(parsed[version], {}, frozenset())
+        except ValueError as error:
+            raise UsageError(f"the schema of {kind}, type_version {version}: {error}") from None
     return parsed
+
+
+def _takes_bytes(schema: Any, known: dict[str, bool], inside: frozenset[str]) -> bool:
+    """Whether each value of a parsed schema takes a byte at least. ``known``: of the names so far;
+    ``inside``: the records around. Raises ValueError where nothing bounds the depth, or a list's length."""
+    if isinstance(schema, str):
+        if schema in inside:
+            raise ValueError(
+                f"{schema} contains itself, and bytes from anybody could nest it until the stack ends"
+            )
+        return known.get(schema, schema != "null")
+    if isinstance(schema, list):
+        for one in schema:
+            _takes_bytes(one, known, inside)
+        return True  # which of them it is
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        name = schema["name"]
+        fields = [_takes_bytes(field["type"], known, inside | {name}) for field in schema["fields"]]
+        known[name] = any(fields)
+        return known[name]
+    if kind == "array":
+        if not _takes_bytes(schema["items"], known, inside):
+            raise ValueError("the items of a list take no bytes, so a few could say that there are billions")
+        return True
+    if kind == "map":
+        _takes_bytes(schema["values"], known, inside)
+        return True
+    if kind in ("enum", "fixed"):
+        known[schema["name"]] = kind == "enum" or schema["size"] > 0
+        return known[schema["name"]]
+    return _takes_bytes(kind, known, inside)
 
 
 def _avro(kind: str, schemas: Schemas, version: int, raw: bytes) -> Any:
