@@ -44,7 +44,11 @@ class Shape:
         if adapter is None or made is None:
             return made
         try:
-            dumped = adapter.dump_python(adapter.validate_python(made), mode="json", warnings="error")
+            valid = adapter.validate_python(made)
+            # Looked for before (pydantic makes a list of one) and behind (where the schema says Any).
+            if _has_set(made) or _has_set(adapter.dump_python(valid, warnings=False)):
+                raise TypeError("a set has another order in every process")
+            dumped = adapter.dump_python(valid, mode="json", warnings="error")
             adapter.validate_python(dumped)  # a model that was changed in place was not checked
         except Exception as error:  # pydantic's, or of a validator of the user's
             raise Unfit("schema", error) from error
@@ -54,3 +58,11 @@ class Shape:
         if self._adapter is None:
             return function
         return lambda state, event: self.plain(function(self.value(state), event))
+
+
+def _has_set(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_set, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_set, value))
+    return isinstance(value, set | frozenset)
