@@ -15,6 +15,7 @@ from refold.core.session import initial
 from refold.core.slots import make_key
 from refold.engine.forwards import HOPS_MAX
 from refold.engine.recordheaders import APPEND_MS, HOPS, ORIGIN
+from refold.wire import parts
 from refold.wire.envelope import encode_envelope, newest
 from refold.wire.framing import frame
 from refold.wire.snapshot import encode_snapshot
@@ -88,6 +89,16 @@ def _unknown_symbol(world: World, partition: int) -> Made:
     return make_key(TENANT, env.session), newest().frame + newer_body(env)
 
 
+def _nested(world: World, partition: int) -> Made:
+    """Results within results: a reader that follows them all runs out of stack."""
+    part = parts.text("x")
+    for _ in range(3_000):
+        part = parts.tool_result("c", [part])
+    name = world.session(partition)
+    payload = {"message_id": "m", "role": "tool", "content": [parts.to_wire(part)]}
+    return make_key(TENANT, name), encode_envelope(world.event(name, "MessageAppended", payload))
+
+
 def _closed(world: World, partition: int) -> Made:
     name = world.session(partition)
     world.accept(world.message(name))
@@ -143,6 +154,7 @@ REJECTED: tuple[Case, ...] = (
     Case("payload without a frame", "bad_magic", _message(payload=b"hello")),
     Case("empty payload of a known type", "empty_value", _message(payload=b"")),
     Case("enum number out of range", "undecodable", _unknown_symbol),
+    Case("parts nested without end", "undecodable", _nested),
     # texts
     Case(
         "lone surrogate", "lone_surrogate", _changed(lambda value: value.replace(MARK[0].encode(), HALF_PAIR))

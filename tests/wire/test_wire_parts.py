@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from refold.core.envelope import Envelope
+from refold.core.events import ToolCallCompleted
+from refold.core.session import Message, initial
 from refold.errors import InvalidRecord, UsageError
 from refold.wire import parts
-from refold.wire.codec import decode, encode
-from refold.wire.parts import KINDS, BlobRef, Part, check_parts, from_wire, to_wire
+from refold.wire.codec import decode, decode_body, encode, encode_body
+from refold.wire.events import decode_event, event_payload
+from refold.wire.parts import KINDS, PART_DEPTH_MAX, BlobRef, Part, check_parts, from_wire, to_wire
+from refold.wire.snapshot import decode_snapshot, encode_snapshot
 from wire.golden import one_of_each_part
 from wire.support import SchemaDir, installed, newest, strategy
 
@@ -112,6 +117,65 @@ def test_data_of_another_kind_is_refused() -> None:
     broken = from_wire({**to_wire(nested), "data": nested.data[:-1]})
     with pytest.raises(InvalidRecord):
         check_parts([broken])
+
+
+def nested(depth: int) -> Part:
+    """A text within ``depth - 1`` results."""
+    part = parts.text("x")
+    for _ in range(depth - 1):
+        part = parts.tool_result("c", [part])
+    return part
+
+
+@pytest.mark.parametrize("depth", [PART_DEPTH_MAX + 1, 3_000])
+def test_d24_parts_nested_too_deep_are_refused_not_a_recursion_error(depth: int) -> None:
+    """D24: 100 KB of results within results ended the worker at every restart: only InvalidRecord is a
+    rejection. The limit is a number, so that every machine and call stack gives the same ruling."""
+    check_parts([from_wire(to_wire(nested(PART_DEPTH_MAX)))])
+    with pytest.raises(InvalidRecord) as caught:
+        check_parts([from_wire(to_wire(nested(depth)))])
+    assert caught.value.code == "undecodable"
+    content = [to_wire(nested(depth))]
+    payloads = {
+        "MessageAppended": {"message_id": "m", "role": "tool", "content": content},
+        "ToolCallCompleted": {"operation_id": "o", "content": content},
+    }
+    for name, record in payloads.items():
+        with pytest.raises(InvalidRecord) as caught:
+            decode_event(Envelope("e", "t", "s", name, 1, payload=event_payload(name, record)))
+        assert caught.value.code == "undecodable"
+
+
+def test_what_an_outcome_is_shown_as_is_within_the_depth_too() -> None:
+    """An outcome's content becomes the content of a result: the message made of it must pass where it is
+    looked into again, in a fork's base."""
+    for depth, code in ((PART_DEPTH_MAX - 1, None), (PART_DEPTH_MAX, "undecodable")):
+        payload = event_payload(
+            "ToolCallCompleted", {"operation_id": "o", "content": [to_wire(nested(depth))]}
+        )
+        env = Envelope("e", "t", "s", "ToolCallCompleted", 1, payload=payload)
+        if code is not None:
+            with pytest.raises(InvalidRecord) as caught:
+                decode_event(env)
+            assert caught.value.code == code
+            continue
+        event = decode_event(env)
+        assert isinstance(event, ToolCallCompleted)
+        shown = decode_body("refold.event.MessageAppended", event.body)["content"]
+        check_parts([from_wire(item) for item in shown])
+
+
+def test_a_state_with_parts_nested_too_deep_is_shown_down_to_the_limit() -> None:
+    """One that an earlier version wrote: it can be read, what is further down stays bytes."""
+    session = initial("t", "s")
+    record = {"message_id": "m", "role": "user", "content": [to_wire(nested(3_000))]}
+    body = encode_body("refold.event.MessageAppended", record)
+    session.seq = 1
+    session.system = [Message("m", 1, 1, "user", "", body, len(body), False, None)]
+    part = decode_snapshot(encode_snapshot(session))["context"]["system"][0]["content"][0]
+    for _ in range(PART_DEPTH_MAX):
+        part = part["data"]["content"][0]
+    assert isinstance(part["data"], bytes)
 
 
 def test_wrong_use_is_named() -> None:

@@ -102,7 +102,7 @@ def _settings(r: dict[str, Any]) -> ev.Settings:
 def _outcome(r: dict[str, Any], env: Envelope) -> dict[str, Any]:
     """What ToolCallCompleted and ToolCallFailed share; makes the tool message that shows the result."""
     parts = [from_wire(item) for item in r["content"]]
-    check_parts(parts)
+    check_parts(parts, 2)  # they become parts of a part
     message_id = r["message_id"] or f"@{env.event_id}"
     call_id = r["call_id"] or r["operation_id"] or ""
     shown = {"call_id": call_id, "is_error": r["is_error"], "content": r["content"]}

@@ -39,6 +39,10 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
 #: Kinds whose record has parts of its own, in ``content``.
 NESTING_KINDS: Final = frozenset({"tool_result", "provider_tool_result"})
 
+#: Parts within parts, the outermost counted. Readers recurse, and each level is a copy of what is in it: of a
+#: record of 1 MB all together at most 32 MB. A result of a result is two deep.
+PART_DEPTH_MAX: Final = 32
+
 
 @dataclass(frozen=True, slots=True)
 class BlobRef:
@@ -142,14 +146,17 @@ def from_wire(record: Mapping[str, Any]) -> Part:
     )
 
 
-def check_parts(parts: Iterable[Part]) -> None:
+def check_parts(parts: Iterable[Part], depth: int = 1) -> None:
     """Looks into every part of a known kind, nested ones too, so that later readers need not fear to.
 
-    Raises InvalidRecord: undecodable, bad_frame, …, or unknown_subject for data of another kind.
+    Raises InvalidRecord: undecodable (also below PART_DEPTH_MAX), bad_frame, …, or unknown_subject for data
+    of another kind.
     """
     for part in parts:
+        if depth > PART_DEPTH_MAX:
+            raise InvalidRecord("undecodable", f"content parts are nested more than {PART_DEPTH_MAX} deep")
         if part.data is not None and part.type in KINDS:
-            check_parts(part.content)
+            check_parts(part.content, depth + 1)
 
 
 def _encode_fields(kind: str, fields: Mapping[str, Any]) -> bytes:

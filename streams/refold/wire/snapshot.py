@@ -18,7 +18,7 @@ from refold.core.session import SNAPSHOT_VERSION, Message, Session, Summary
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.wire.codec import decode, encode_body, undecodable
 from refold.wire.foreign import MESSAGE_LISTS, check_foreign
-from refold.wire.parts import KINDS, NESTING_KINDS
+from refold.wire.parts import KINDS, NESTING_KINDS, PART_DEPTH_MAX
 from refold.wire.pieces import END, NULL, SOME, Cursor, array, boolean, number, text
 from refold.wire.schemas import registry
 from refold.wire.snapshot_engine import encode_engine, read_engine
@@ -225,22 +225,25 @@ def _read(value: bytes, exact: bool) -> Session:
 
 def _messages(session: Session, cursor: Cursor) -> tuple[list[Message], int]:
     count = cursor.count()
-    messages = [read_message(cursor) for _ in range(count)]
-    cursor.end(count)
+    messages: list[Message] = []
     held = session.held
-    size = 0
-    for message in messages:
-        held[message.id] = message
+    size, before = 0, ""
+    for _ in range(count):
+        message = read_message(cursor, before)
+        before = message.id
+        messages.append(message)
+        held[before] = message
         size += message.size
         if message.answers:
             session.answering = True
+    cursor.end(count)
     return messages, size
 
 
 def decode_snapshot(value: bytes) -> dict[str, Any]:
     """The public part of a state record as plain values; parts' ``data`` decoded, ``engine`` left out.
 
-    ``data`` of a kind this reader does not know stays bytes. Raises InvalidRecord.
+    ``data`` of a kind this reader does not know, or below PART_DEPTH_MAX, stays bytes. Raises InvalidRecord.
     """
     record = decode(value, expect=SUBJECT).record
     record.pop("engine", None)
@@ -251,10 +254,10 @@ def decode_snapshot(value: bytes) -> dict[str, Any]:
     return record
 
 
-def _public_part(part: dict[str, Any]) -> dict[str, Any]:
+def _public_part(part: dict[str, Any], depth: int = 1) -> dict[str, Any]:
     data = part["data"]
     kind = part["type"]
-    if data is None or kind not in KINDS:
+    if data is None or kind not in KINDS or depth > PART_DEPTH_MAX:
         return part
     try:
         fields = decode(data, expect=KINDS[kind]).record
@@ -263,5 +266,5 @@ def _public_part(part: dict[str, Any]) -> dict[str, Any]:
             return part
         raise
     if kind in NESTING_KINDS:
-        fields["content"] = [_public_part(inner) for inner in fields["content"]]
+        fields["content"] = [_public_part(inner, depth + 1) for inner in fields["content"]]
     return {**part, "data": fields}
