@@ -225,18 +225,15 @@ def _read(value: bytes, exact: bool) -> Session:
 
 def _messages(session: Session, cursor: Cursor) -> tuple[list[Message], int]:
     count = cursor.count()
-    messages: list[Message] = []
+    messages = [read_message(cursor) for _ in range(count)]
+    cursor.end(count)
     held = session.held
-    size, before = 0, ""
-    for _ in range(count):
-        message = read_message(cursor, before)
-        before = message.id
-        messages.append(message)
-        held[before] = message
+    size = 0
+    for message in messages:
+        held[message.id] = message
         size += message.size
         if message.answers:
             session.answering = True
-    cursor.end(count)
     return messages, size
 
 
