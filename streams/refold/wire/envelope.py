@@ -59,7 +59,7 @@ def decode_envelope(value: bytes | None) -> Envelope:
         read, current = entry.read, entry.is_newest
     try:
         record, end = read(value, at)
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, RecursionError) as error:
         raise undecodable(SUBJECT, error) from None
     if end != len(value):
         raise undecodable(SUBJECT, ValueError("its length is not the record's"))

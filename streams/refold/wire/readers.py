@@ -50,7 +50,12 @@ def compile_reader(writer: Schema, reader: Schema) -> Reader:
     }
     # A schema may come from a foreign registry: in the text every name of it is quoted by repr, every number
     # passed the check of _size, and nothing else of it gets there.
-    exec(compile("\n".join(source.functions), f"<reader of {name}>", "exec"), scope)  # noqa: S102
+    try:
+        code = compile("\n".join(source.functions), f"<reader of {name}>", "exec")
+    except (SyntaxError, RecursionError, MemoryError):
+        # Python's compiler takes 20 loops within each other, and 100 indentations.
+        raise Unresolvable("its lists, maps or nulls are nested too deep") from None
+    exec(code, scope)  # noqa: S102
     compiled: Reader = scope[name]
     return compiled
 
@@ -219,6 +224,16 @@ class _Source:
         self._value(lines, pad + "    ", writer[1], reader, into, place, owners)
         lines += [f"{pad}else:", f"{pad}    fail({place + ': no such branch'!r})"]
 
+    def _has_no_bytes(self, node: Any, owner: str, within: tuple[str, ...] = ()) -> bool:
+        """Whether values of the writer's type are encoded as nothing."""
+        node, name = self._named(node, self._writers, owner)
+        if isinstance(node, (str, list)):
+            return node == "null"
+        if node["type"] == "record":
+            fields = [] if name in within else node["fields"]
+            return all(self._has_no_bytes(field["type"], name, (*within, name)) for field in fields)
+        return bool(node["type"] == "fixed" and node["size"] == 0)
+
     def _number(self, lines: list[str], pad: str) -> None:
         lines += [f"{pad}n = b[i]", f"{pad}i += 1", f"{pad}if n > 127:", f"{pad}    n, i = more(b, i, n)"]
 
@@ -264,6 +279,8 @@ class _Source:
     def _enum(
         self, lines: list[str], pad: str, writer: Schema, reader: Any, name: str, into: str, place: str
     ) -> None:
+        if not all(type(symbol) is str for symbol in writer["symbols"]):
+            raise Unresolvable(f"{place} has a symbol that is no text")
         known = writer["symbols"] if reader is None else reader["symbols"]
         symbols = self._fresh("symbols_")
         self.constants[symbols] = tuple(writer["symbols"])
@@ -292,6 +309,8 @@ class _Source:
         owners: tuple[str, str | None],
     ) -> None:
         """Arrays and maps: blocks of items; a negative count is followed by the block's size in bytes."""
+        if kind == "array" and self._has_no_bytes(writer["items"], owners[0]):
+            raise Unresolvable(f"{place} is a list of what has no bytes: a short record would be a huge one")
         v, c, e, k = (self._fresh(p) for p in ("v", "c", "e", "k"))
         inner = pad + "        "
         lines.append(f"{pad}{v} = {'[]' if kind == 'array' else '{}'}")
@@ -309,8 +328,7 @@ class _Source:
             f"{inner}n, i = length(b, i, n)",
             f"{inner}{e} = i + n",
         ]
-        # Every item of ours takes at least a byte: a count above what is left cannot be true, and would
-        # otherwise be a way to make us build a huge list of empty records.
+        # Every item takes at least a byte: a count above what is left cannot be true.
         lines += [f"{pad}    if {c} > len(b) - i: fail('ends early')", f"{pad}    for _ in range({c}):"]
         if kind == "map":
             self._primitive(lines, inner, "string", "string", k, place)
