@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +33,7 @@ class FakeRegistry:
         self.modes: dict[str, str] = {}
         self.requests: list[str] = []
         self.status: int | None = None
+        self.mode_status = 422
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._count])
@@ -92,7 +95,9 @@ class FakeRegistry:
 
     async def _mode(self, request: web.Request) -> web.Response:
         if not self.imports:
-            return web.json_response({"error_code": 42205, "message": "not permitted"}, status=422)
+            return web.json_response(
+                {"error_code": 42205, "message": "not permitted"}, status=self.mode_status
+            )
         mode = (await request.json())["mode"]
         self.modes[request.match_info["subject"]] = mode
         return web.json_response({"mode": mode})
@@ -201,6 +206,124 @@ def test_schemas_of_other_kinds_stay_unknown(
     assert code(frame(number) + b"\0") == "unknown_schema"
 
 
+def with_field(kind: Any) -> dict[str, Any]:
+    """Our envelope with a first field of somebody else's."""
+    schema = json.loads(newest("refold.Envelope").text)
+    schema["fields"].insert(0, {"name": "theirs", "type": kind})
+    return dict(schema)
+
+
+def lists(depth: int, items: Any) -> Any:
+    for _ in range(depth):
+        items = {"type": "array", "items": items}
+    return items
+
+
+RING = {"type": "record", "name": "their.Ring", "fields": [{"name": "next", "type": ["null", "their.Ring"]}]}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        # Python's compiler refuses more than 20 loops within each other, and more than 100 indentations.
+        pytest.param(lists(11, "long"), id="lists in lists"),
+        pytest.param(lists(60, "long"), id="more lists in lists"),
+        pytest.param({"type": "enum", "name": "their.E", "symbols": [["a"], "b"]}, id="no symbol"),
+    ],
+)
+def test_d24_a_schema_that_cannot_be_compiled_is_unknown(
+    known: SchemaRegistry, fake: FakeRegistry, served: Served, kind: Any
+) -> None:
+    """D24: a record that names it is rejected; the worker goes on."""
+    number = fake.add(with_field(kind))
+    ConfluentRegistry(served.url, known).attach()
+    assert code(frame(number) + b"\0" * 100) == "unknown_schema"
+
+
+def test_d24_a_record_that_is_nested_without_end_is_refused(
+    known: SchemaRegistry, fake: FakeRegistry, served: Served
+) -> None:
+    number = fake.add(with_field(RING))
+    ConfluentRegistry(served.url, known).attach()
+    value = frame(number) + b"\2" * 100_000 + b"\0"
+    for read in (decode, decode_envelope):
+        with pytest.raises(InvalidRecord) as caught:
+            read(value)
+        assert caught.value.code == "undecodable"
+    good = encode_body("refold.Envelope", minimal(newest("refold.Envelope").schema))
+    assert decode_envelope(frame(number) + b"\2\2\0" + good).raw == good
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "record", "name": "their.Nothing", "fields": []},
+        {"type": "fixed", "name": "their.None", "size": 0},
+        {"type": "record", "name": "their.N", "fields": [{"name": "n", "type": "null"}]},
+    ],
+)
+def test_d24_lists_of_what_has_no_bytes_are_unknown(
+    known: SchemaRegistry, fake: FakeRegistry, served: Served, items: Any
+) -> None:
+    """A few bytes would be a million items, block after block: minutes and gigabytes for one record."""
+    number = fake.add(with_field({"type": "array", "items": items}))
+    ConfluentRegistry(served.url, known).attach()
+    assert code(frame(number) + b"\0" * 100) == "unknown_schema"
+
+
+@pytest.mark.parametrize("status", [400, 405, 422])
+def test_d24_a_registry_that_does_not_take_the_question_does_not_know_the_schema(
+    known: SchemaRegistry, fake: FakeRegistry, served: Served, status: int
+) -> None:
+    """D24: the number comes from the record. Some refuse one beyond 31 bits, or know no GUIDs: that must not
+    stop the worker as a wrong configuration does."""
+    ConfluentRegistry(served.url, known).attach()
+    fake.status = status
+    assert code(frame(2**32 - 1) + b"\0") == "unknown_schema"
+    assert code(guid_frame(uuid.UUID(int=7)) + b"\0") == "unknown_schema"
+
+
+@pytest.mark.parametrize("number", ["x", None, -1, 2**32, {}])
+def test_an_answer_by_guid_need_not_have_a_sensible_id(
+    known: SchemaRegistry, fake: FakeRegistry, served: Served, number: Any
+) -> None:
+    guid = uuid.UUID("0f3a0000-0000-4000-8000-000000000001")
+    fake.add(newest("refold.HistoryBlock").schema, guid=str(guid))
+    fake.schemas[1]["id"] = number
+    ConfluentRegistry(served.url, known).attach()
+    assert code(guid_frame(guid) + b"\2\0") == "unknown_schema"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"hello\r\n\r\n", id="no HTTP"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", id="a list"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, id="nested JSON"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="bad chunk"),
+        pytest.param(b"HTTP/1.1 503 no\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="bad chunk of 503"),
+    ],
+)
+def test_what_is_no_registry_is_one_that_does_not_answer(known: SchemaRegistry, answer: bytes) -> None:
+    """Another service's port in the setting, a proxy's page: named as such, and no record is rejected."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as peer:
+                peer.recv(10_000)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        ConfluentRegistry(f"http://u:secret@127.0.0.1:{server.getsockname()[1]}", known).attach()
+        with pytest.raises(UnavailableError, match=r"registry_url|answered 503") as caught:
+            decode(frame(1) + b"\0")
+        assert "secret" not in str(caught.value)
+        thread.join(10)
+
+
 def test_a_miss_is_asked_again_later(known: SchemaRegistry, fake: FakeRegistry, served: Served) -> None:
     """The writer may be about to register; until then one question per TTL, not one per record."""
     now = 100.0
@@ -243,10 +366,21 @@ def test_the_setting_decides(fake: FakeRegistry, served: Served) -> None:
     assert code(frame(number) + body) == "unknown_schema"
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "registry:8081", "http://", "ftp://x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "registry:8081",
+        "http://",
+        "ftp://x",
+        "http://u:secret@[::1",
+        "http://u:secret@x:port",
+    ],
+)
 def test_a_registry_url_must_be_http(known: SchemaRegistry, url: str) -> None:
-    with pytest.raises(ConfigError, match="registry_url"):
+    with pytest.raises(ConfigError, match="registry_url") as caught:
         ConfluentRegistry(url, known)
+    assert "secret" not in str(caught.value)
 
 
 def test_registering_keeps_the_pinned_ids_where_there_is_an_import_mode(
@@ -267,8 +401,13 @@ def test_registering_keeps_the_pinned_ids_where_there_is_an_import_mode(
     assert len(fake.requests) == count + len(entries)
 
 
-def test_registering_says_where_the_registry_chose_other_ids(fake: FakeRegistry, served: Served) -> None:
+@pytest.mark.parametrize("status", [422, 403])
+def test_registering_says_where_the_registry_chose_other_ids(
+    fake: FakeRegistry, served: Served, status: int
+) -> None:
+    """No import mode, or not for us."""
     fake.imports = False
+    fake.mode_status = status
     entries = registry().entries[:3]
     done = ConfluentRegistry(served.url, registry()).register(entries)
     assert [(r.outcome, r.id) for r in done] == [("other_id", 1), ("other_id", 2), ("other_id", 3)]

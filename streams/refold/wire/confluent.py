@@ -9,13 +9,15 @@ Two uses, both keyed by what a schema *is* and not by its number:
   has an import mode. refold always writes pinned ids; where a registry gave others, plain readers use
   ``refold registry serve``.
 
-Calls block, at most ``timeout_s``; answers are cached, so an id costs one call. Schemas never change, so a
-hit is kept; a miss is asked again after ``MISS_TTL_S`` because the writer may be about to register it.
+Calls block, at most ``timeout_s`` without a byte; answers are cached, so an id costs one call. Schemas never
+change, so a hit is kept; a miss is asked again after ``MISS_TTL_S`` because the writer may be about to
+register it.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 import urllib.error
@@ -25,6 +27,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from http.client import HTTPException
 from ssl import SSLContext
 from typing import Any, Final, Literal
 
@@ -69,8 +72,12 @@ class ConfluentRegistry:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``url`` may hold user:password@ and a path (Apicurio: /apis/ccompat/v7). Raises ConfigError."""
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
             raise ConfigError(
                 "registry_url must be http://HOST[:PORT] or https://HOST[:PORT], with an optional path"
             )
@@ -130,7 +137,7 @@ class ConfluentRegistry:
     def _register(self, subject: str, entry: SchemaEntry, body: dict[str, Any]) -> Any:
         try:
             self._call("PUT", f"/mode/{subject}", {"mode": "IMPORT"})
-        except ConfigError:
+        except (ConfigError, PermissionDenied):
             # No import mode (Karapace) or not allowed: the registry chooses the id.
             return self._call("POST", f"/subjects/{subject}/versions", body)
         try:
@@ -141,7 +148,11 @@ class ConfluentRegistry:
 
     def _fetch(self, ref: int | uuid.UUID) -> SchemaEntry | None:
         path = f"/schemas/ids/{ref}" if isinstance(ref, int) else f"/schemas/guids/{ref}"
-        answer = self._call("GET", path, missing_ok=True)
+        try:
+            answer = self._call("GET", path, missing_ok=True)
+        except ConfigError:
+            # The number comes from a record: some refuse one beyond 31 bits, or know no GUIDs.
+            return None
         if answer is None or answer.get("schemaType", "AVRO") != "AVRO" or answer.get("references"):
             return None
         try:
@@ -156,14 +167,14 @@ class ConfluentRegistry:
                 compile_reader(schema, newest.schema)
             version = known[-1].version if known else newest.version + 1
             guid = guid_of(subject, version, schema)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            number = ref if isinstance(ref, int) else int(answer.get("id", 0))
+            target = schema if newest in known else newest.schema
+            return SchemaEntry(Pin(subject, version, number, guid, digest), schema, target)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
-        number = ref if isinstance(ref, int) else int(answer.get("id", 0))
-        target = schema if newest in known else newest.schema
-        return SchemaEntry(Pin(subject, version, number, guid, digest), schema, target)
 
     def _call(self, method: str, path: str, body: Any = None, *, missing_ok: bool = False) -> Any:
-        """The JSON answer; None for 404 when ``missing_ok``. Blocks at most ``timeout_s``."""
+        """The JSON answer; None for 404 when ``missing_ok``. Waits at most ``timeout_s`` for each piece."""
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         data = None
         if body is not None:
@@ -175,9 +186,13 @@ class ConfluentRegistry:
         request = urllib.request.Request(self._url + path, data=data, method=method, headers=headers)  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._tls) as answer:  # noqa: S310
-                return json.loads(answer.read(ANSWER_BYTES_MAX))
+                found = json.loads(answer.read(ANSWER_BYTES_MAX))
+            if not isinstance(found, dict):
+                raise ValueError("its answer is no JSON object")
+            return found
         except urllib.error.HTTPError as error:
-            with error:
+            text = ""
+            with error, contextlib.suppress(OSError, ValueError, HTTPException):
                 text = error.read(1000).decode("utf-8", "replace")
             if error.code == 404 and missing_ok:
                 return None
@@ -194,7 +209,7 @@ class ConfluentRegistry:
             raise ConfigError(
                 f"the schema registry at {self._url} refused {method} {path} ({error.code}): {text}"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException, RecursionError) as error:
             raise UnavailableError(
                 f"the schema registry at {self._url} does not answer ({error}): check registry_url",
                 retry_after_s=1.0,
