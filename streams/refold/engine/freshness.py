@@ -36,6 +36,9 @@ class Freshness:
         self._log = log
         self._now_ms = now_ms
         self._stalls = Stalls()
+        #: By partition that this worker has ruled on nothing of yet: since when records have been waiting, in
+        #: ms of the wall clock. Their own times are not known before they are read.
+        self._waiting_since_ms: dict[int, int] = {}
 
     async def look(self, before: float) -> float:
         """Sets lag and age per partition; the age in seconds of the oldest unruled record over all of them,
@@ -54,24 +57,35 @@ class Freshness:
                 continue
             end = ends.get(owner.number, 0)
             lag = owner.lag = max(0, end - owner.committed)
-            age = 0.0
-            if lag > MARKERS_MAX and owner.ruled_ms:
-                age = max(0.0, (self._now_ms() - owner.ruled_ms) / 1000)
+            age = self._age_s(owner, lag)
             oldest = max(oldest, age)
             name = str(owner.number)
             self._metrics.gauge("refold_lag_records", lag, partition=name)
             self._metrics.gauge("refold_staleness_seconds", age, partition=name)
             self._see_to(owner, end, now)
-        self._stalls.keep({owner.number for owner in live})
+        numbers = {owner.number for owner in live}
+        self._stalls.keep(numbers)
+        for number in self._waiting_since_ms.keys() - numbers:
+            del self._waiting_since_ms[number]
         return oldest
+
+    def _age_s(self, owner: Partition, lag: int) -> float:
+        """How old what waits is at most: as old as what was ruled on last, or waiting since it was seen."""
+        if lag <= MARKERS_MAX or owner.ruled_ms:
+            self._waiting_since_ms.pop(owner.number, None)
+        if lag <= MARKERS_MAX:
+            return 0.0
+        now_ms = self._now_ms()
+        since_ms = owner.ruled_ms or self._waiting_since_ms.setdefault(owner.number, now_ms)
+        return max(0.0, (now_ms - since_ms) / 1000)
 
     def _see_to(self, owner: Partition, end: int, now: float) -> None:
         # Who has parked it reads it again when there is room.
-        waiting = end > owner.position and owner.parked < 0 and owner.full < 0
+        unread = end - owner.position
+        waiting = unread if owner.parked < 0 and owner.full < 0 else 0
         at = (owner.position, owner.batches_position)
         if not self._stalls.look(owner.number, owner.epoch, at, waiting, now):
             return
-        unread = end - owner.position
         self._metrics.count("refold_reads_begun_anew_total")
         # One may be a marker, which is never read.
         say = self._log.warning if unread > MARKERS_MAX else self._log.debug

@@ -21,6 +21,10 @@ STALLED_S: Final = 5.0
 #: After each attempt twice as long, because the reason may be one that passes by itself.
 STALLED_S_MAX: Final = 80.0
 
+#: Where all that waits is one record, it is most likely a marker, which is never read: an idle partition
+#: would be fetched anew for ever. Three attempts take 35 s; the next record that arrives starts them again.
+LONE_ATTEMPTS_MAX: Final = 3
+
 
 @dataclass(slots=True)
 class _Still:
@@ -30,6 +34,7 @@ class _Still:
     at: tuple[int, int]
     due: float
     wait_s: float
+    lone_attempts: int = 0
 
 
 class Stalls:
@@ -38,15 +43,15 @@ class Stalls:
     def __init__(self) -> None:
         self._still: dict[int, _Still] = {}
 
-    def look(self, number: int, epoch: int, at: tuple[int, int], waiting: bool, now: float) -> bool:
+    def look(self, number: int, epoch: int, at: tuple[int, int], waiting: int, now: float) -> bool:
         """Whether the sources of partition ``number`` should be begun anew.
 
         ``epoch``: of its assignment. ``at``: the next offset to be folded of inbox and batches. ``waiting``:
-        whether the inbox holds records from there on. ``now``: monotonic seconds; to be called every second
+        how many offsets the inbox holds from there on. ``now``: monotonic seconds; to be called every second
         or so.
         """
         still = self._still.get(number)
-        if not waiting:
+        if waiting <= 0:
             if still is not None:
                 del self._still[number]
             return False
@@ -55,6 +60,10 @@ class Stalls:
             return False
         if now < still.due:
             return False
+        if waiting == 1:
+            if still.lone_attempts == LONE_ATTEMPTS_MAX:
+                return False
+            still.lone_attempts += 1
         still.wait_s = min(still.wait_s * 2, STALLED_S_MAX)
         still.due = now + still.wait_s
         return True
