@@ -54,6 +54,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # One node has nobody to fail over to: fencing it because the machine was busy, or a test suspended it,
     # only breaks transactions (see unclean.py, which makes a restart independent of this time-out).
     "broker.session.timeout.ms": "60000",
+    # Longer than that session: where the pass came too late, the new broker waits for its predecessor's end
+    # instead of giving up at the same moment (60 s is Kafka's default). Below readiness.START_S_MAX.
+    "initial.broker.registration.timeout.ms": "100000",
     # Sized for a laptop with the clients on it, not for a 24-core server.
     "num.network.threads": "2",
     "num.io.threads": "4",
