@@ -20,7 +20,7 @@ from refold.client.operations.session_operations import fork_payload
 from refold.client.operations.window import restored_payload
 from refold.client.snapshots import SnapshotView
 from refold.core import Accepted, evolve, initial
-from refold.core.session import Message
+from refold.core.messagestate import Message
 from refold.errors import InvalidRecord, NotFound, UsageError
 from refold.wire.codec import decode_body
 from refold.wire.journal import decode_journal
@@ -155,8 +155,9 @@ async def test_o3_it_is_the_window_that_a_session_of_that_path_alone_has() -> No
 async def test_o3_a_path_that_is_held_but_whose_beginning_is_not_known_is_whole_again() -> None:
     """More of it is held than the window takes: what lies before is counted once."""
     inbox = conversation(6, window=20)
+    inbox.session.recent[0].altered()
     inbox.session.recent[0].parent = inbox.session.trunk_id = "lost"
-    inbox.session.recent[0].enc = inbox.session.enc_memory = None
+    inbox.session.enc_memory = None
     inbox.session.complete = False
     past = await fold_past(Journals(conversation(6)).events_of, TENANT, "s1", messages=True)
     payload = restored_payload(past, "a5")

@@ -277,7 +277,7 @@ def clear_caches(session: Session) -> None:
         for part in run.steps.values():
             part.enc = None
     for held in session.held.values():
-        held.enc = None
+        held.altered()
     for row in session.calls.values():
         row.enc = None
     for producer in session.producers.values():

@@ -13,8 +13,9 @@ from refold.core import Accepted, Session, evolve, initial, limits
 from refold.core.context import elide
 from refold.core.envelope import Actor
 from refold.core.forks import source_seq_of
+from refold.core.messagestate import Message
 from refold.core.policystate import Reduced, SessionPolicy
-from refold.core.session import Config, Fact, Message, Summary, Trunk
+from refold.core.session import Config, Fact, Summary, Trunk
 from refold.errors import InvalidRecord
 from refold.wire.codec import decode, encode
 from refold.wire.snapshot import decode_snapshot, encode_snapshot
@@ -160,9 +161,9 @@ def test_o1_opening_a_fork_again_compares_with_what_it_has() -> None:
 
 def _message(base: Session, **changes: Any) -> None:
     last = base.recent[-1]
+    last.altered()
     for name, value in changes.items():
         setattr(last, name, value)
-    last.enc = None
 
 
 def _pin(base: Session, made: Message) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from refold.core.envelope import Envelope
 from refold.core.events import ToolCallCompleted
-from refold.core.session import Message, initial
+from refold.core.messagestate import Message
+from refold.core.session import initial
 from refold.errors import InvalidRecord, UsageError
 from refold.wire import parts
 from refold.wire.codec import decode, decode_body, encode, encode_body

@@ -19,9 +19,10 @@ from refold.core.answering import answered_by, note_places
 from refold.core.events import MessageAppended
 from refold.core.generations import is_open
 from refold.core.limits import RUN_ERROR_BYTES_MAX
+from refold.core.messagestate import Message
 from refold.core.rulings import Rejected
 from refold.core.runlife import end
-from refold.core.session import Generation, Message, Session
+from refold.core.session import Generation, Session
 from refold.core.texts import clip
 from refold.core.tree import path_to
 

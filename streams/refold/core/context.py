@@ -31,7 +31,8 @@ from refold.core.limits import (
     WINDOW_BYTES_MAX,
     WINDOW_MESSAGES_MAX,
 )
-from refold.core.session import Message, Session
+from refold.core.messagestate import Message
+from refold.core.session import Session
 
 
 def make_message(seq: int, time_ms: int, parent: str, event: MessageAppended, actor: str | None) -> Message:
@@ -54,9 +55,8 @@ def elide(message: Message) -> None:
         return
     message.sha256 = sha256(body).hexdigest()
     message.length = len(body)
-    message.body = None
     message.size = stub_size(message)
-    message.enc = None
+    message.kept = message.enc = None
 
 
 def stub_size(message: Message) -> int:
@@ -203,8 +203,8 @@ def _drop_group(session: Session) -> None:
     session.through = first.seq
     session.trunk_id = first.id
     if kept:
+        kept[0].altered()
         kept[0].parent = first.id
-        kept[0].enc = None
     session.head = kept[-1].id if kept else first.id
     session.uncovered += len(dropped)
     extend_trail(session, (first,))
@@ -219,8 +219,8 @@ def _reparent(recent: list[Message], gone: set[int]) -> None:
         if message.seq in gone:
             continue
         if last and message.parent != last:
+            message.altered()
             message.parent = last
-            message.enc = None
         last = message.id
 
 

@@ -40,9 +40,10 @@ from refold.core.limits import (
     WINDOW_MESSAGES_MIN,
 )
 from refold.core.messages import bad_id, bad_reference
+from refold.core.messagestate import Message
 from refold.core.policy import rule_policy
 from refold.core.policystate import PolicyChange, Reduced
-from refold.core.session import Message, Session
+from refold.core.session import Session
 from refold.errors import InvariantViolation
 
 _HEX: Final = frozenset("0123456789abcdef")

@@ -27,10 +27,11 @@ from refold.core.limits import (
     SYSTEM_BYTES_MAX,
     SYSTEM_MESSAGES_MAX,
 )
+from refold.core.messagestate import Message
 from refold.core.orphans import expire_orphans
 from refold.core.results import apply_results, join_orphans, rule_results
 from refold.core.rulings import Duplicate, Rejected
-from refold.core.session import Message, Session
+from refold.core.session import Session
 from refold.core.tree import activate, add_alias, resolve, tree_message
 
 PINNED_ROLES = frozenset({"system", "developer"})

@@ -15,7 +15,8 @@ from refold.core.limits import (
     ORPHANS_BYTES_MAX,
     ORPHANS_MAX,
 )
-from refold.core.session import Message, Orphan, OrphanResult, Session
+from refold.core.messagestate import Message
+from refold.core.session import Orphan, OrphanResult, Session
 from refold.core.texts import clip
 from refold.core.tree import add_alias
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from refold.core.context import trim
 from refold.core.dedup import ring_find
 from refold.core.limits import ID_BYTES_MAX, MESSAGE_INLINE_BYTES_MAX
-from refold.core.session import Message, Session
+from refold.core.messagestate import Message
+from refold.core.session import Session
 
 #: A character has at most four bytes: shorter ids need no encoding to be measured.
 _ID_MAX = ID_BYTES_MAX // 4
-#: Not the pinned ones; others are rare.
-_ROLES = frozenset({"user", "assistant"})
+#: Not the pinned ones; others are rare. One string of each stands in all messages.
+_ROLES = {role: role for role in ("user", "assistant")}
 
 
 def append_plain(
@@ -48,7 +49,7 @@ def append_plain(
         or message_id in held
         or len(message_id) > _ID_MAX
         or message_id[0] == "@"
-        or role not in _ROLES
+        or (known_role := _ROLES.get(role)) is None
         or size > MESSAGE_INLINE_BYTES_MAX
         or session.aliases
         or session.orphans
@@ -81,7 +82,9 @@ def append_plain(
         # Most recently used last.
         del producers[producer_id]
         producers[producer_id] = producer
-    message = Message(message_id, seq, session.time_ms, role, session.head, body, size, role == "user", actor)
+    message = Message(
+        message_id, seq, session.time_ms, known_role, session.head, body, size, known_role == "user", actor
+    )
     recent.append(message)
     session.recent_bytes = bytes_now
     held[message_id] = message

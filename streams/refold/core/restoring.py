@@ -26,9 +26,10 @@ from refold.core.limits import (
     WINDOW_MESSAGES_MAX,
 )
 from refold.core.messages import bad_reference
+from refold.core.messagestate import Message
 from refold.core.operationevents import ContextRestored, RestoredMessage
 from refold.core.rulings import Duplicate, Rejected
-from refold.core.session import Message, Session
+from refold.core.session import Session
 from refold.core.tree import activate, tree_message
 
 _SHA256_DIGITS = frozenset("0123456789abcdef")

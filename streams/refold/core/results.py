@@ -15,9 +15,10 @@ from refold.core.context import append_recent, forget_messages
 from refold.core.events import MessageAppended, ResultPart, ToolCallCompleted, ToolCallFailed
 from refold.core.ledger import find_newest_call, finish, is_final, touch
 from refold.core.limits import ANSWERS_MAX
+from refold.core.messagestate import Message
 from refold.core.orphans import hold, release_orphan
 from refold.core.rulings import Duplicate, Rejected
-from refold.core.session import Call, CallState, Message, OrphanResult, Session
+from refold.core.session import Call, CallState, OrphanResult, Session
 from refold.core.tree import (
     activate,
     add_alias,
@@ -246,8 +247,8 @@ def _swap(session: Session, old: Message, new: Message | None) -> None:
             session.head = place
     for child in (*session.recent, *session.branch_messages.values()):
         if child.parent == old.id and child is not new:
+            child.altered()
             child.parent = place
-            child.enc = None
     session.held.pop(old.id, None)
     add_alias(session, old.id, place)
 

@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from refold.core.envelope import SessionLink
 from refold.core.limits import WINDOW_BYTES_DEFAULT, WINDOW_MESSAGES_DEFAULT
+from refold.core.messagestate import Message
 from refold.core.policystate import Child, Reduced, SessionPolicy
 from refold.core.runstate import Run
 
@@ -28,57 +29,6 @@ CallState: TypeAlias = Literal[
 ]
 GenerationState: TypeAlias = Literal["started", "stopping", "finished", "failed"]
 Approval: TypeAlias = Literal["", "required", "requested", "approved", "denied"]
-
-
-class Message:
-    """A held message. ``parent`` is resolved ("" = root); ``size`` counts what is kept of the body.
-
-    ``body`` is None when the content was elided: then ``sha256`` and ``length`` stand for it.
-    """
-
-    __slots__ = (
-        "actor",
-        "answers",
-        "body",
-        "enc",
-        "from_tool_event",
-        "id",
-        "length",
-        "parent",
-        "role",
-        "seq",
-        "sha256",
-        "size",
-        "time_ms",
-        "turn_start",
-    )
-
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the glossary's word
-        seq: int,
-        time_ms: int,
-        role: str,
-        parent: str,
-        body: bytes | None,
-        size: int,
-        turn_start: bool,
-        actor: str | None,
-    ) -> None:
-        self.id = id
-        self.seq = seq
-        self.time_ms = time_ms
-        self.role = role
-        self.parent = parent
-        self.body = body
-        self.size = size
-        self.turn_start = turn_start
-        self.actor = actor
-        self.from_tool_event = False
-        self.answers: tuple[int, ...] = ()
-        self.length = 0
-        self.sha256 = ""
-        self.enc: bytes | None = None
 
 
 class Call:

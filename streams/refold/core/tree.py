@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from refold.core.context import forget_messages
 from refold.core.limits import ALIASES_MAX, BRANCH_BYTES_MAX, BRANCH_MESSAGES_MAX, TRUNKS_MAX
-from refold.core.session import Message, Session, Trunk
+from refold.core.messagestate import Message
+from refold.core.session import Session, Trunk
 
 
 def resolve(session: Session, parent: str) -> str:
@@ -186,13 +187,13 @@ def _insert_in_recent(session: Session, call: Message, message: Message) -> None
     at = recent.index(call) + 1
     while at < len(recent) and call.seq in recent[at].answers:
         at += 1
+    message.altered()
     message.parent = recent[at - 1].id
-    message.enc = None
     recent.insert(at, message)
     session.recent_bytes += message.size
     if at + 1 < len(recent):
+        recent[at + 1].altered()
         recent[at + 1].parent = message.id
-        recent[at + 1].enc = None
         _rehang_branches(session, message.parent, message.id, but=call)
     else:
         session.head = message.id
@@ -210,8 +211,8 @@ def _insert_in_branch(session: Session, call: Message, message: Message) -> None
         if answer is None:
             break
         place = answer
+    message.altered()
     message.parent = place.id
-    message.enc = None
     _rehang_branches(session, place.id, message.id, but=call)
     session.branch_messages[message.id] = message
     session.branch_messages = dict(sorted(session.branch_messages.items(), key=lambda item: item[1].seq))
@@ -224,6 +225,6 @@ def _rehang_branches(session: Session, old: str, new: str, *, but: Message) -> N
     """Children of ``old`` off the active path follow ``new``, unless they are answers to the same call."""
     for message in session.branch_messages.values():
         if message.parent == old and message.id != new and but.seq not in message.answers:
+            message.altered()
             message.parent = new
-            message.enc = None
             session.enc_branches = session.enc_rest = None

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from refold.core.context import find_cut
-from refold.core.session import Message, Session
+from refold.core.messagestate import Message
+from refold.core.session import Session
 
 #: What is wanted is said again each time the window has grown by so many messages, for whoever tried and
 #: failed: at most WINDOW_MESSAGES_MAX / 16 = 6 times.

@@ -13,8 +13,9 @@ from functools import cache
 from typing import Any, Final
 
 from refold.core.limits import STATE_RECORD_BYTES_MAX
+from refold.core.messagestate import Message
 from refold.core.older import fit
-from refold.core.session import SNAPSHOT_VERSION, Message, Session, Summary
+from refold.core.session import SNAPSHOT_VERSION, Session, Summary
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.wire.codec import decode, encode_body, undecodable
 from refold.wire.foreign import MESSAGE_LISTS, check_foreign
@@ -225,15 +226,18 @@ def _read(value: bytes, exact: bool) -> Session:
 
 def _messages(session: Session, cursor: Cursor) -> tuple[list[Message], int]:
     count = cursor.count()
-    messages = [read_message(cursor) for _ in range(count)]
-    cursor.end(count)
+    messages: list[Message] = []
     held = session.held
-    size = 0
-    for message in messages:
-        held[message.id] = message
+    size, before = 0, ""
+    for _ in range(count):
+        message = read_message(cursor, before)
+        before = message.id
+        messages.append(message)
+        held[before] = message
         size += message.size
         if message.answers:
             session.answering = True
+    cursor.end(count)
     return messages, size
 
 

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from refold.core.session import Message
+from sys import intern
+
+from refold.core.messagestate import Message
 from refold.wire.pieces import (
     END,
     NULL,
@@ -26,7 +28,7 @@ _STUB_END = b"\x00" * 10
 
 
 def encode_message(message: Message) -> bytes:
-    """The message's bytes; kept on it until it changes."""
+    """The message's bytes; kept on it, instead of the body alone, until it changes."""
     body = message.body
     actor = message.actor
     if body is not None and not message.answers and not message.from_tool_event:
@@ -61,12 +63,13 @@ def encode_message(message: Message) -> bytes:
             )
         )
     message.enc = enc
+    message.kept = None
     return enc
 
 
 def encode_plain(message: Message, seq: bytes, time_ms: bytes) -> None:
-    """:func:`encode_message` of a message that answers nothing and has its body, with two of its numbers
-    encoded already."""
+    """:func:`encode_message` of a message that answers nothing, has its body and was never encoded, with two
+    of its numbers encoded already."""
     actor = message.actor
     message.enc = b"".join(
         (
@@ -76,17 +79,21 @@ def encode_plain(message: Message, seq: bytes, time_ms: bytes) -> None:
             NULL if actor is None else SOME + text(actor),
             _PLAIN[message.turn_start],
             number(message.size),
-            message.body,  # type: ignore[arg-type]
+            message.kept,  # type: ignore[arg-type]
         )
     )
+    message.kept = None
 
 
-def read_message(cursor: Cursor) -> Message:
+def read_message(cursor: Cursor, before: str = "") -> Message:
+    """``before``: the id of the message before it, nearly always its parent, and then the same string."""
     data = cursor.data
     start = cursor.at
     seq = cursor.number()
     time_ms = cursor.number()
     parent = cursor.text()
+    if parent == before:
+        parent = before
     actor = cursor.optional_text()
     at = cursor.at
     answers: tuple[int, ...] = ()
@@ -105,18 +112,19 @@ def read_message(cursor: Cursor) -> Message:
         elided = cursor.some()
         if elided:
             length, sha256 = cursor.number(), cursor.text()
+            if not sha256:
+                raise ValueError("content left a message without its digest")
     size = cursor.length()
     body_at = cursor.at
     message_id = cursor.text()
     if cursor.some():
         cursor.blob()
-    role = cursor.text()
+    role = intern(cursor.text())
     end = body_at + size
     if end > len(data) or cursor.at > end:
         raise ValueError("a message is longer than its size")
     cursor.at = end
-    body = None if elided else data[body_at:end]
-    message = Message(message_id, seq, time_ms, role, parent, body, size, turn_start, actor)
+    message = Message(message_id, seq, time_ms, role, parent, None, size, turn_start, actor)
     message.from_tool_event = from_tool_event
     message.answers = answers
     message.length = length

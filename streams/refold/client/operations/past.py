@@ -18,8 +18,9 @@ from typing import Final, TypeAlias
 from refold.client.events import SessionEvent
 from refold.client.folding import fold_event
 from refold.core.forks import source_seq_of
+from refold.core.messagestate import Message
 from refold.core.operationevents import ContextRestored, SessionForked
-from refold.core.session import Message, Session, initial
+from refold.core.session import Session, initial
 from refold.errors import NotFound
 from refold.wire.events import decode_event
 
