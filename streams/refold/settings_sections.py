@@ -198,7 +198,8 @@ class WorkerSettings(_Section):
         24 * 1024 * 1024,
         ge=1024 * 1024,
         description=(
-            "Encoded bytes folded but not yet committed, over both overlays; above it partitions pause."
+            "Bytes folded but not yet committed, over both overlays: what their commits send, and what"
+            " their sessions keep in memory until then. Above it partitions pause."
         ),
     )
     start_jitter_ms_max: int = Field(

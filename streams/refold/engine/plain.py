@@ -17,7 +17,7 @@ from refold.core import reducers
 from refold.core.plain import append_plain
 from refold.engine import recordheaders
 from refold.engine.cache import SessionCache
-from refold.engine.overlay import Journal, Overlay, PartitionOverlay, touch
+from refold.engine.overlay import TOUCHED_BYTES, Journal, Overlay, PartitionOverlay, touch
 from refold.engine.step import SMALL_BYTES, StepView
 from refold.wire.journal import journal_frame
 from refold.wire.plain import frames, names_of, read_plain_record
@@ -89,13 +89,13 @@ def fold_plain(
             time_bytes = zlong(time_ms)
         seq_bytes = zlong(seq)
         record = b"".join((frame, seq_bytes, time_bytes, partition_bytes, zlong(offset), value[5:]))
-        if added.body is not None:
+        if added.kept is not None:
             encode_plain(added, seq_bytes, time_bytes)
         entry.used = True
         touched = touched_by_key.get(key)
         if touched is None:
             touched = touch(part, entry)
-            size += entry.encoded_bytes
+            size += entry.encoded_bytes + TOUCHED_BYTES
         touched.events.append(len(journal))
         journal.append(make(Journal, (entry.key, record, headers)))
         size += len(record)
