@@ -103,6 +103,36 @@ def test_reading_an_old_record_as_the_newest_agrees_with_fastavro(value: dict[st
     assert read == fastavro.schemaless_reader(io.BytesIO(body), FAST_V1, FAST_V2)
 
 
+TAKEN_A, TAKEN_B = field("a", "string", default="no a"), field("b", "string", default="no b")
+B_WAS_A = {**TAKEN_B, "aliases": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "expected"),
+    [
+        pytest.param([B_WAS_A, TAKEN_A], [B_WAS_A, TAKEN_A], {"b": "B", "a": "A"}, id="the same schema"),
+        pytest.param([TAKEN_A], [B_WAS_A, TAKEN_A], {"b": "no b", "a": "A"}, id="the alias is a field"),
+        pytest.param([TAKEN_B, TAKEN_A], [B_WAS_A], {"b": "B"}, id="name and alias, in this order"),
+        pytest.param([TAKEN_A, TAKEN_B], [B_WAS_A], {"b": "B"}, id="alias and name, in this order"),
+        pytest.param([TAKEN_A], [B_WAS_A], {"b": "A"}, id="renamed"),
+        pytest.param(
+            [TAKEN_A, TAKEN_B],
+            [field("c", "string", aliases=["b", "a"])],
+            {"c": "B"},
+            id="two aliases: the first one given",
+        ),
+    ],
+)
+def test_a_name_goes_before_an_alias(
+    writer: list[dict[str, Any]], reader: list[dict[str, Any]], expected: dict[str, str]
+) -> None:
+    """Else a record read with its own schema had one field's value in the other, and lost one."""
+    pieces: list[bytes] = []
+    value = {f["name"]: f["name"].upper() for f in writer}
+    compile_writer(record(*writer))(pieces.append, value)
+    assert compile_reader(record(*writer), record(*reader))(b"".join(pieces), 0)[0] == expected
+
+
 def test_d26_an_unknown_enum_symbol_is_the_declared_default_and_counted() -> None:
     """D26: a newer writer's PAUSED must not lose the record, and somebody must see that it happened."""
     read = compile_reader(

@@ -106,8 +106,14 @@ class _Source:
         writer = self._writers[writer_name]
         wanted: dict[str, Any] = {}
         if reader_name is not None:
-            for field in self._readers[reader_name]["fields"]:
-                for alias in (field["name"], *field.get("aliases", ())):
+            fields = self._readers[reader_name]["fields"]
+            # A name goes before an alias: what is written under a field's own name is that field.
+            written = {field["name"] for field in writer["fields"]}
+            free = written - {field["name"] for field in fields}
+            for field in fields:
+                if field["name"] in written:
+                    wanted[field["name"]] = field
+                elif (alias := next((a for a in field.get("aliases", ()) if a in free), None)) is not None:
                     wanted.setdefault(alias, field)
         lines = [f"def {name}(b, i):", "    r = {}"]
         seen = set()
