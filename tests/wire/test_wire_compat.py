@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
+import fastavro
 import pytest
 
 from refold.wire.compat import RULES, check_subjects, incompatibilities
 from refold.wire.schemafiles import load_schema_files
+from refold.wire.writers import compile_writer
 from wire.support import SUBJECTS, SchemaDir, newest
 
 BASE: dict[str, Any] = {
@@ -61,11 +64,21 @@ def drop(schema: dict[str, Any], name: str) -> None:
     schema["fields"] = [f for f in schema["fields"] if f["name"] != name]
 
 
+def merge(schema: dict[str, Any]) -> None:
+    """``note`` takes the name of ``count`` as well."""
+    drop(schema, "count")
+    fields(schema)["note"]["aliases"] = ["count"]
+
+
 BREAKING: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
     "other type": ("type_changed", lambda s: fields(s)["id"].update(type="bytes")),
     "wider number": ("type_changed", lambda s: fields(s)["count"].update(type="long")),
     "fixed size": ("type_changed", lambda s: fields(s)["hash"]["type"].update(size=3)),
     "type renamed": ("type_renamed", lambda s: fields(s)["hash"]["type"].update(name="t.H2")),
+    "type renamed with alias": (
+        "type_renamed",
+        lambda s: fields(s)["hash"]["type"].update(name="t.H2", aliases=["t.H"]),
+    ),
     "union of three": ("union", lambda s: fields(s)["note"].update(type=["null", "string", "long"])),
     "union in another order": (
         "union",
@@ -83,6 +96,21 @@ BREAKING: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
     ),
     "removed without default": ("removed_without_default", lambda s: drop(s, "id")),
     "renamed without alias": ("renamed", rename),
+    "renamed without alias, spelt otherwise": (
+        "renamed",
+        lambda s: fields(s)["note"].update(name="remark", type=["null", {"type": "string"}]),
+    ),
+    "an alias of a field that stays": (
+        "alias_taken",
+        lambda s: s["fields"].append({"name": "z", "type": "int", "default": 0, "aliases": ["count"]}),
+    ),
+    "a field and its former name": ("alias_taken", lambda s: merge(s)),
+    "two that were one": (
+        "alias_taken",
+        lambda s: s["fields"].extend(
+            {"name": name, "type": ["null", "string"], "default": None, "aliases": ["note"]} for name in "yz"
+        ),
+    ),
     "default changed": ("default_changed", lambda s: fields(s)["count"].update(default=1)),
     "default dropped": ("default_changed", lambda s: fields(s)["count"].pop("default")),
     "enum default dropped": ("enum_without_default", lambda s: fields(s)["kind"]["type"].pop("default")),
@@ -100,7 +128,6 @@ SAFE: dict[str, Callable[[dict[str, Any]], None]] = {
     "removed with default": lambda s: drop(s, "note"),
     "renamed with alias": lambda s: rename(s, ["note"]),
     "symbol added": lambda s: fields(s)["kind"]["type"].update(symbols=["a", "b", "unknown"]),
-    "type renamed with alias": lambda s: fields(s)["hash"]["type"].update(name="t.H2", aliases=["t.H"]),
     "reordered": lambda s: s["fields"].reverse() or s["fields"].sort(key=lambda f: f["name"] == "map"),
     "docs": lambda s: s.update(doc="Said better."),
     "longer spelling": lambda s: fields(s)["id"].update(type={"type": "string"}),
@@ -131,6 +158,36 @@ def test_a_safe_change_passes(name: str) -> None:
         new["fields"] = sorted(copy.deepcopy(BASE)["fields"], key=lambda f: str(f["name"] != "list"))
     assert new != BASE
     assert rules(new) == set()
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_what_passes_is_read_both_ways_by_another_implementation(name: str) -> None:
+    """Forward and backward: whoever has one version reads the records of the other."""
+    new = changed(lambda schema: SAFE[name](schema) and None)
+    for writer, reader in ((BASE, new), (new, BASE)):
+        record = {"id": "i", "kind": "a", "list": [{"x": 1}], "map": {"k": {"x": 2}}, "hash": b"hh"}
+        pieces: list[bytes] = []
+        compile_writer(writer)(pieces.append, record)
+        schemas = [fastavro.parse_schema(copy.deepcopy(schema)) for schema in (writer, reader)]
+        read = fastavro.schemaless_reader(io.BytesIO(b"".join(pieces)), *schemas)
+        assert {k: read[k] for k in record} == record
+
+
+def test_a_name_that_older_readers_take_for_another_field_is_refused() -> None:
+    """Their version renamed it away and has it as an alias still."""
+    renamed = changed(lambda s: rename(s, ["note"]))
+    again = copy.deepcopy(renamed)
+    del fields(again)["remark"]["aliases"]
+    again["fields"].append({"name": "note", "type": ["null", "string"], "default": None})
+    assert rules(again, renamed) == {"alias_taken"}
+
+
+def test_a_type_may_be_renamed_where_both_versions_say_so() -> None:
+    """An alias in the new version helps its readers only; those of the old one need one too."""
+    old = copy.deepcopy(BASE)
+    fields(old)["hash"]["type"]["aliases"] = ["t.H2"]
+    new = changed(lambda s: fields(s)["hash"]["type"].update(name="t.H2", aliases=["t.H"]))
+    assert rules(new, old) == set()
 
 
 def test_removing_and_adding_in_two_versions_is_no_rename() -> None:

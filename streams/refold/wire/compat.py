@@ -21,8 +21,8 @@ RULES: Final[dict[str, str]] = {
         "the field and add a new one with a default."
     ),
     "type_renamed": (
-        "the type {old} is now {new}: readers that check names (Java) refuse it. Keep the name, "
-        "or add {old} to the new type's aliases."
+        "the type {old} is now {new}: readers that check names (Java) refuse it, and an alias helps only "
+        "those of the newer version. Keep the name."
     ),
     "union": (
         "a union other than [null, X] can be written as the wrong branch and lose fields. Add a "
@@ -46,6 +46,10 @@ RULES: Final[dict[str, str]] = {
     ),
     "renamed_without_default": (
         "{old} is renamed to {new} and has no default: readers of the old version miss it. Keep the name."
+    ),
+    "alias_taken": (
+        "{new} has the alias {old}, which is another field too: readers take either for it, or fail. "
+        "Give the newer field a name that no version has had."
     ),
     "default_changed": (
         "the default changed: records without the value would read differently by version. Keep "
@@ -123,7 +127,9 @@ class _Comparison:
         if old_kind != new_kind:
             yield _issue(path, "type_changed", old_kind, new_kind)
             return
-        if old_name != new_name and old_name not in _aliases(new, new_name):
+        if old_name != new_name and (
+            old_name not in _aliases(new, new_name) or new_name not in _aliases(old, old_name)
+        ):
             yield _issue(path, "type_renamed", old_name, new_name)
         if old_name:
             if (old_name, new_name) in self._done:
@@ -153,6 +159,8 @@ class _Comparison:
     def _fields(self, old: Schema, new: Schema, old_name: str, new_name: str) -> Iterator[Issue]:
         old_fields = {field["name"]: field for field in old["fields"]}
         old_space, new_space = old_name.rpartition(".")[0], new_name.rpartition(".")[0]
+        for taker, alias in _ambiguous(old, new):
+            yield _issue(f"{new_name}.{taker}", "alias_taken", alias, taker)
         matched: set[str] = set()
         added: list[dict[str, Any]] = []
         for field in new["fields"]:
@@ -176,9 +184,38 @@ class _Comparison:
             path = f"{new_name}.{name}"
             if "default" not in field:
                 yield _issue(path, "removed_without_default")
-            twin = next((a["name"] for a in added if a["type"] == field["type"]), None)
+            same = _spelling(field["type"], old_space)
+            twin = next((a["name"] for a in added if _spelling(a["type"], new_space) == same), None)
             if self._adjacent and twin is not None:
                 yield _issue(path, "renamed", name, twin)
+
+
+def _ambiguous(old: Schema, new: Schema) -> list[tuple[str, str]]:
+    """(field, alias) where readers of one version find two fields of a writer for one, or one for two."""
+    found: dict[tuple[str, str], None] = {}
+    for reader, writer in ((new, old), (old, new), (new, new)):
+        written = {field["name"] for field in writer["fields"]}
+        taken: set[str] = set()
+        for field in reader["fields"]:
+            own = field["name"]
+            names = [n for n in dict.fromkeys((own, *field.get("aliases", ()))) if n in written]
+            doubtful = {*names[1:], *taken.intersection(names)}
+            taken.update(names)
+            found.update(dict.fromkeys((own, name) for name in sorted(doubtful)))
+    return list(found)
+
+
+def _spelling(node: Any, space: str) -> Any:
+    """A field's type in one spelling: named types by their names."""
+    if isinstance(node, list):
+        return [_spelling(branch, space) for branch in node]
+    if isinstance(node, str):
+        return node if node in PRIMITIVES or "." in node or not space else f"{space}.{node}"
+    if node["type"] in ("record", "enum", "fixed"):
+        return full_name(node, space)
+    if node["type"] in ("array", "map"):
+        return [node["type"], _spelling(node["items" if node["type"] == "array" else "values"], space)]
+    return _spelling(node["type"], space)
 
 
 def _enums(old: Schema, new: Schema, name: str) -> Iterator[Issue]:
