@@ -528,6 +528,32 @@ async def test_a_key_is_known_after_its_row_has_left_the_ledger(log: MemoryLog, 
     assert len(gateway.ledger) == ran + 1
 
 
+async def test_a_key_is_known_after_its_row_was_pruned(log: MemoryLog, gateway: Gateway) -> None:
+    """Goal: what left the state by pruning does not happen again; also where rows had left it before."""
+    pay = payment(gateway, "external", lookup=True)
+    s = MemorySession(log)
+
+    async def turn(name: str) -> Any:
+        await s.append(
+            [tool_call("c1", "pay", asked()["function"]["arguments"])], role="assistant", message_id=name
+        )
+        return await run(s, [pay], asked(), message=name)
+
+    first = await turn("m0")
+    for calls in (0, CLOSED_CALLS_MAX + 3):
+        for n in range(calls):
+            await turn(f"n{n}")
+        for _ in range(2):
+            await s.publish("SessionPruned", {"ended": True}, wait="accepted")
+        assert "m0:c1" not in log.state.calls
+        ran = len(gateway.ledger)
+        for process in (s, MemorySession(log, f"p-{calls}"), MemorySession(log, f"q-{calls}")):
+            assert await run(process, [pay], asked(), message="m0") == first
+        assert len(gateway.ledger) == ran
+        await turn(f"new-{calls}")
+        assert len(gateway.ledger) == ran + 1
+
+
 async def test_a_result_the_application_appended_is_the_result(s: MemorySession, gateway: Gateway) -> None:
     """Goal: a transcript that already answers the call is not run over."""
     pay = payment(gateway, "external", lookup=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, given, settings
 
-from refold.core import Accepted
+from refold.core import Accepted, limits
 from refold.core.generations import is_open
 from refold.core.ledger import is_final
+from refold.core.limits import PRUNED_CALLS
 from refold.engine.markers import before, outputs
 from refold.topology.names import TopicNames
 from refold.wire.batches import decode_item
@@ -150,3 +153,56 @@ def test_o6_pruning_everything_keeps_what_is_open(inbox: Inbox) -> None:
     assert kept <= set(session.branch_messages)
     assert not session.facts
     assert duplicate(inbox.send(event("SessionPruned", all_branches=True, ended=True)))
+
+
+def ended(*operations: str) -> list[tuple[str, dict[str, Any]]]:
+    """Declared calls, each asked for by a message and done."""
+    made: list[tuple[str, dict[str, Any]]] = []
+    for name in operations:
+        made += [message(f"m-{name}", "assistant", [call(f"c-{name}", operation_id=name)])]
+        made += [intended(name, f"c-{name}"), step("ToolCallStarted", name, attempt=1), outcome(name)]
+    return made
+
+
+def test_o6_a_row_says_that_rows_of_operations_were_pruned() -> None:
+    """An operation without a row may have run: who is about to run it asks the journal."""
+    inbox = Inbox().ok(*ended("op1", "op2"), event("SessionPruned", ended=True))
+    assert list(inbox.session.calls) == [PRUNED_CALLS]
+    assert inbox.session.open_calls == 0
+    assert duplicate(inbox.send(event("SessionPruned", ended=True)))
+    assert rejected(inbox.send(intended(PRUNED_CALLS)), "bad_id")
+    assert rejected(inbox.send(step("ToolCallStarted", PRUNED_CALLS, attempt=1)), "already_final")
+    again = inbox.session.seq + 1
+    inbox.ok(*ended("op3"), event("SessionPruned", ended=True))
+    assert list(inbox.session.calls) == [PRUNED_CALLS]
+    assert inbox.session.calls[PRUNED_CALLS].updated_seq > again
+    inbox.ok(event("SessionDeleted"), message("anew"))
+    assert not inbox.session.calls
+
+
+def test_o6_so_it_does_where_only_rows_of_transcripts_leave_and_others_had_left() -> None:
+    """The number of rows said it before: a full ledger may have dropped some (L7)."""
+    asks = [(message(f"m{i}", "assistant", [call(f"c{i}")]), outcome(None, f"c{i}")) for i in range(40)]
+    few = Inbox().ok(*[item for pair in asks[:3] for item in pair], event("SessionPruned", ended=True))
+    assert not few.session.calls
+    full = Inbox().ok(*ended("op1"), *[item for pair in asks for item in pair])
+    assert "op1" not in full.session.calls
+    full.ok(event("SessionPruned", ended=True))
+    assert list(full.session.calls) == [PRUNED_CALLS]
+
+
+def test_o6_a_ledger_at_its_limit_has_room_for_that_row() -> None:
+    """It is longer than the shortest it stands for, so final rows make room as ever (L7): here itself. What
+    is left are more bytes of open rows than a ledger has that never dropped one."""
+    inbox = Inbox().ok(message("m", "assistant", [call("c", "t", "", "o")]))
+    inbox.ok(outcome("o", body=""))
+    room = limits.TOOLS_BYTES_MAX - inbox.session.calls_bytes
+    while room > 4_000:
+        size = min(3_900, room - 1_000)
+        inbox.ok(intended(f"{room}", tool="t", arguments="1" * size))
+        room = limits.TOOLS_BYTES_MAX - inbox.session.calls_bytes
+    inbox.ok(intended("last", tool="t", arguments="1" * (room - 200 - 7 - 4 - 3)))
+    assert inbox.session.calls_bytes == limits.TOOLS_BYTES_MAX
+    inbox.ok(event("SessionPruned", ended=True))
+    assert not any(map(is_final, inbox.session.calls.values()))
+    assert limits.QUIET_TOOLS_BYTES < inbox.session.calls_bytes <= limits.TOOLS_BYTES_MAX

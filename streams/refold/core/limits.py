@@ -61,6 +61,11 @@ OLDER_OPEN_CALLS_MAX: Final = 96
 #: Final rows kept, newest first.
 CLOSED_CALLS_MAX: Final = 32
 TOOLS_BYTES_MAX: Final = 112 * KIB
+#: A ledger below this has dropped no rows for their bytes: dropping stops at the limit, and the largest row
+#: (arguments 4 KiB, summary and error 1 KiB each, ids) is a twentieth of it.
+QUIET_TOOLS_BYTES: Final = TOOLS_BYTES_MAX // 2
+#: Operation id of the row that stands for pruned ones (O6): nobody can give a call an id that begins with @.
+PRUNED_CALLS: Final = "@pruned"
 ARGUMENTS_INLINE_BYTES_MAX: Final = 4 * KIB
 RESULT_SUMMARY_BYTES_MAX: Final = 1 * KIB
 ERROR_BYTES_MAX: Final = 1 * KIB

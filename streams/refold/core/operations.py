@@ -24,4 +24,4 @@ def apply_operation(session: Session, seq: int, event: OperationEvent) -> None:
     elif isinstance(event, ContextRestored):
         apply_restored(session, event)
     else:
-        apply_pruned(session, event)
+        apply_pruned(session, seq, event)

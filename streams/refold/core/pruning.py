@@ -7,6 +7,9 @@ O6  Off go, as named: paths that are not active (from their last message up to w
     can be had again (O2, O3); and with it the blobs.
 
 What was pruned is not remembered like what ended: a result that comes again for a pruned call finds no call.
+That there was something is: a row under an id that nobody can give a call stands for the pruned ones, so who
+is about to run an operation that has no row knows that the journal has to be asked (the SDK does). It leaves
+as the other final rows do (L7).
 """
 
 from __future__ import annotations
@@ -14,8 +17,14 @@ from __future__ import annotations
 from refold.core.answering import answered_by
 from refold.core.context import forget_messages
 from refold.core.generations import is_open
-from refold.core.ledger import is_final
-from refold.core.limits import BRANCH_MESSAGES_MAX, FACTS_MAX
+from refold.core.ledger import bound_calls, is_final, touch
+from refold.core.limits import (
+    BRANCH_MESSAGES_MAX,
+    CLOSED_CALLS_MAX,
+    FACTS_MAX,
+    PRUNED_CALLS,
+    QUIET_TOOLS_BYTES,
+)
 from refold.core.messages import bad_id, bad_reference, place_of
 from refold.core.operationevents import SessionPruned
 from refold.core.rulings import Duplicate, Rejected
@@ -103,7 +112,7 @@ def _doomed(session: Session, leaves: list[str]) -> list[str]:
 
 
 def _ended_calls(session: Session) -> list[Call]:
-    kept = {child.call for child in session.children}
+    kept = {PRUNED_CALLS, *[child.call for child in session.children]}
     kept.update(name for run in session.runs.values() for name in run.waiting_for)
     kept.update(result.matched for orphan in session.orphans for result in orphan.results)
     return [
@@ -115,12 +124,30 @@ def _ended_calls(session: Session) -> list[Call]:
     ]
 
 
-def apply_pruned(session: Session, event: SessionPruned) -> None:
+def _prune_calls(session: Session, seq: int) -> None:
+    gone = _ended_calls(session)
+    # From then on the number of rows does not say any more whether keys were dropped: either here or by L7.
+    keys_leave = (
+        any(call.declared for call in gone)
+        or len([call for call in session.calls.values() if is_final(call)]) >= CLOSED_CALLS_MAX
+        or session.calls_bytes >= QUIET_TOOLS_BYTES
+    )
+    for call in gone:
+        del session.calls[call.operation_id]
+        session.calls_bytes -= call.size
+    if gone and keys_leave:
+        row = session.calls.get(PRUNED_CALLS)
+        if row is None:
+            row = session.calls[PRUNED_CALLS] = Call(PRUNED_CALLS, PRUNED_CALLS, seq)
+            row.state = "done"
+        touch(session, row, seq)
+        bound_calls(session)
+
+
+def apply_pruned(session: Session, seq: int, event: SessionPruned) -> None:
     _prune_branches(session, _leaves(session) if event.all_branches else list(event.branches))
     if event.ended:
-        for call in _ended_calls(session):
-            del session.calls[call.operation_id]
-            session.calls_bytes -= call.size
+        _prune_calls(session, seq)
         for row in [row for row in session.generations.values() if not is_open(row)]:
             del session.generations[row.generation_id]
         for run in [run for run in session.runs.values() if not run.is_open]:

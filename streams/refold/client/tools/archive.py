@@ -1,10 +1,10 @@
 """Operations whose rows have left the ledger: the same key is recognised for ever all the same.
 
-The ledger holds every open call and the newest ``CLOSED_CALLS_MAX`` closed ones (L7). A key that is used
-again after its row has gone would be accepted as a new call and run twice. So when an operation has no row,
-and rows may have left this session's ledger, the session's own journal is asked: once from its beginning,
-afterwards only for what came since. Sessions with few calls, and calls whose message is in the ledger, never
-ask.
+The ledger holds every open call and the newest ``CLOSED_CALLS_MAX`` closed ones (L7) that were not pruned
+(O6). A key that is used again after its row has gone would be accepted as a new call and run twice. So when
+an operation has no row, and rows may have left this session's ledger, the session's own journal is asked:
+once from its beginning, afterwards only for what came since. Sessions with few calls, and calls whose
+message is in the ledger, never ask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from refold.client.connection import Connection
 from refold.client.events import SessionEvent
 from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
-from refold.core.limits import CLOSED_CALLS_MAX, TOOLS_BYTES_MAX
+from refold.core.limits import CLOSED_CALLS_MAX, PRUNED_CALLS, QUIET_TOOLS_BYTES
 
 if TYPE_CHECKING:
     from refold.client.session import Session
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 ARCHIVED_SESSIONS_MAX: Final = 64
 #: Operations remembered per session; a session with more is read from its beginning each time.
 ARCHIVED_CALLS_MAX: Final = 10_000
-
-#: A ledger whose rows' texts are below this has dropped none for their bytes: dropping stops at the limit,
-#: and the largest row (arguments 4 KiB, summary and error 1 KiB each, ids) is a twentieth of it.
-QUIET_BYTES: Final = TOOLS_BYTES_MAX // 2
 
 #: Events that say how a call ended.
 OUTCOMES: Final = frozenset({"ToolCallCompleted", "ToolCallFailed", "ToolCallDenied"})
@@ -44,7 +40,8 @@ def may_have_forgotten(view: SnapshotView | None) -> bool:
     rows = view.data["tools"]
     closed = sum(1 for row in rows if row["state"] in FINAL_CALL_STATES)
     texts = sum(len(value.encode()) for row in rows for value in row.values() if isinstance(value, str))
-    return closed >= CLOSED_CALLS_MAX or texts >= QUIET_BYTES
+    pruned = any(row["operation_id"] == PRUNED_CALLS for row in rows)
+    return pruned or closed >= CLOSED_CALLS_MAX or texts >= QUIET_TOOLS_BYTES
 
 
 class Archive:
