@@ -225,3 +225,31 @@ def test_why_a_change_is_refused_is_said(url: str) -> None:
     ).json()
     assert answer["is_compatible"] is False
     assert "refold.Envelope.event_id" in answer["messages"][0]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "record", "name": "t.R"},
+        {"type": "record", "name": "t.R", "aliases": [1.5], "fields": []},
+        {"type": "record", "name": "t.R", "fields": [{"name": [], "type": "int"}]},
+        {"type": "record", "name": "t.R", "fields": [{"name": {}, "type": "int"}]},
+        {"type": "record", "name": "t.R", "fields": [{"name": "\ud800", "type": "int"}]},
+        {"type": "error", "name": "t.R", "fields": []},
+    ],
+)
+def test_a_schema_that_is_none_is_answered_as_the_api_says(url: str, schema: dict[str, Any]) -> None:
+    """Some are let pass by the parser; none may be an internal error with a traceback in the log."""
+    for path in (
+        "/subjects/refold.HistoryBlock",
+        "/subjects/refold.HistoryBlock/versions",
+        "/compatibility/subjects/refold.HistoryBlock/versions/latest?verbose=true",
+    ):
+        answer = httpx.post(url + path, json={"schema": json.dumps(schema)})
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["error_code"] == 42201
+
+
+def test_a_version_of_thousands_of_digits_is_no_version(url: str) -> None:
+    answer = httpx.get(f"{url}/subjects/refold.HistoryBlock/versions/{'9' * 5_000}")
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 42202)

@@ -107,7 +107,8 @@ class RegistryServer:
         text = request.match_info["version"]
         if text in ("latest", "-1"):
             return name, entries[-1]
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
+        # Ten digits at most: Python refuses to read thousands.
+        if not text.isascii() or not text.isdigit() or len(text) > 10 or not 1 <= int(text) < 2**31:
             raise RegistryError(
                 422,
                 INVALID_VERSION,
@@ -267,6 +268,10 @@ async def _posted_schema(request: web.Request) -> Schema:
             raise RegistryError(422, INVALID_SCHEMA, "Only self-contained AVRO schemas are known here")
         schema = json.loads(body["schema"])
         fastavro.parse_schema(schema)
+        if isinstance(schema, dict):
+            # It lets pass names that are no texts, records without fields: walked once as it will be.
+            canonical_form(schema).encode()
+            list(incompatibilities(schema, schema))
     except (
         ValueError,
         KeyError,
