@@ -254,3 +254,26 @@ def test_w2_what_asked_leaves_with_what_stands_before_it_alone() -> None:
         )
     )
     assert inbox.recent == ["x4"]
+
+
+def test_o3_a_session_that_was_deleted_meanwhile_is_not_begun_by_its_past() -> None:
+    """A path of a fork that lies in its source has seqs below zero, which no session's seq contradicts."""
+    restored = event(
+        "ContextRestored",
+        head_message_id="x",
+        messages=[
+            {
+                "message_id": "x",
+                "parent": "",
+                "seq": -3,
+                "time_ms": 1,
+                "role": "user",
+                "turn_start": True,
+                "length": 5,
+                "sha256": "0" * 64,
+            }
+        ],
+    )
+    inbox = Inbox().ok(message("m"), event("SessionDeleted"))
+    assert rejected(inbox.send(restored), "no_session")
+    assert not inbox.session.exists

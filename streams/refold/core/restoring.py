@@ -36,6 +36,8 @@ _SHA256_DIGITS = frozenset("0123456789abcdef")
 
 
 def rule_restored(session: Session, event: ContextRestored) -> Duplicate | Rejected | None:
+    if not session.exists:
+        return Rejected("no_session", "there is no session whose path this could be")
     wrong = _rule_path(session, event)
     if wrong is not None:
         return wrong
