@@ -98,6 +98,15 @@ def test_an_unknown_scheme_is_a_config_error() -> None:
         BlobStore("nosuch://bucket")
 
 
+@pytest.mark.parametrize("url", ["nosuch://u:topsecret@h/x", "ftp://u:topsecret@127.0.0.1:9/x"])
+def test_what_a_url_holds_of_credentials_is_not_in_its_error(url: str) -> None:
+    """Also where the store is asked as soon as it is made, and does not answer."""
+    with pytest.raises(ConfigError) as caught:
+        BlobStore(url)
+    assert "topsecret" not in str(caught.value)
+    assert "blobs.url" in str(caught.value)
+
+
 def test_a_store_that_cannot_be_written_says_the_event_was_not_sent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StorageError, match="not sent"):

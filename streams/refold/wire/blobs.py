@@ -54,11 +54,14 @@ class BlobStore:
     """One fsspec URL. Cheap to make: nothing is opened until the first put or get."""
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra)."""
+        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra, no answer
+        where it asks at once)."""
         try:
             self._fs, root = fsspec.core.url_to_fs(url, **(options or {}))
-        except (ValueError, ImportError) as error:
-            raise ConfigError(f"blob store {url!r} cannot be used: {error}") from None
+        except (ValueError, ImportError, OSError) as error:
+            # Not the URL: it may hold credentials.
+            scheme = url.partition("://")[0] if "://" in url else "file"
+            raise ConfigError(f"blobs.url with scheme {scheme} cannot be used: {error}") from None
         self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         protocol = self._fs.protocol
