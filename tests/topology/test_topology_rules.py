@@ -7,13 +7,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka.admin import OffsetSpec
 
-from refold.errors import ConfigError
+from refold.errors import ConfigError, UnavailableError
 from refold.topology import TopicNames, Topology
+from refold.topology.cluster import Cluster
 from refold.topology.load import data_root
 from refold.topology.plan import LiveTopic, compare
 from refold.topology.render import acls, lock_text, markdown
@@ -89,6 +92,12 @@ def set_config(key: str, value: str) -> Callable[[dict[str, Any]], None]:
         ("V4-outage", "topics/inbox.yaml", set_config("retention.ms", "3600000")),
         ("V4-rejected", "topics/rejected.yaml", set_config("retention.ms", "3600000")),
         ("V4-bytes", "topics/journal.yaml", set_config("retention.bytes", "1000000")),
+        # All workers are down, the inbox fills: what was promised to last is deleted by its size.
+        ("V4-bytes", "topics/inbox.yaml", set_config("retention.bytes", "1000000")),
+        # Unsaid, the broker's default decides: a journal of seven days.
+        ("V4-unsaid", "topics/journal.yaml", lambda d: d["config"].pop("retention.ms")),
+        ("V4-unsaid", "topics/inbox.yaml", lambda d: d["config"].pop("retention.ms")),
+        ("V4-unsaid", "topics/journal.yaml", lambda d: d["config"].pop("retention.bytes")),
         ("V5-size", "topics/journal.yaml", set_config("max.message.bytes", "1114112")),
         ("V5-size", "topics/state.yaml", set_config("max.message.bytes", "900000")),
         ("V5-size", "topics/batches.yaml", set_config("max.message.bytes", "1179648")),
@@ -238,6 +247,31 @@ def test_a_vanished_topic_is_not_created_empty(lost: str, witness: str) -> None:
     assert not compare(topology, live, brokers=1).refused, "nothing was ever written: a half-finished apply"
     live[f"refold.{witness}"] = replace(live[f"refold.{witness}"], records=True)
     assert [refusal.topic for refusal in compare(topology, live, brokers=1).refused] == [f"refold.{lost}"]
+
+
+def test_a_journal_whose_records_have_expired_is_a_witness_still() -> None:
+    """A deployment that was quiet for longer than its journal is kept: the state holds everything, and where
+    it vanished the empty journal must not say that nothing was ever written."""
+    cluster = object.__new__(Cluster)
+    logs = {"refold.journal": (7, 7), "refold.inbox": (0, 0)}
+    cluster._offsets = lambda wanted, spec: {  # type: ignore[method-assign]
+        (tp.topic, tp.partition): logs[tp.topic][isinstance(spec, type(OffsetSpec.latest()))] for tp in wanted
+    }
+    assert cluster._written(dict.fromkeys(logs, 2)) == {"refold.journal": True, "refold.inbox": False}
+
+
+@pytest.mark.parametrize("call", [lambda c: c.create("t", 1, 1, {}), lambda c: c.delete(["t"])])
+def test_a_controller_that_does_not_answer_in_time_is_named(call: Callable[[Cluster], None]) -> None:
+    def late(*_: Any, **__: Any) -> dict[str, Any]:
+        answer: Any = SimpleNamespace(result=lambda timeout: (_ for _ in ()).throw(TimeoutError()))
+        return {"t": answer}
+
+    cluster = object.__new__(Cluster)
+    cluster.bootstrap = "b:9092"
+    cluster._metadata = lambda: SimpleNamespace(topics={"t": None})  # type: ignore[method-assign]
+    cluster._admin = SimpleNamespace(create_topics=late, delete_topics=late)  # type: ignore[assignment]
+    with pytest.raises(UnavailableError, match="b:9092"):
+        call(cluster)
 
 
 def test_acls_are_least_privilege() -> None:

@@ -98,6 +98,8 @@ class Cluster:
         except KafkaException as err:
             if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._explain(f"creating {name}", err) from err
+        except TimeoutError as err:
+            raise self._late(f"creating {name}") from err
 
     def alter(self, name: str, changes: Mapping[str, str]) -> None:
         entries = [
@@ -122,6 +124,8 @@ class Cluster:
             except KafkaException as err:
                 if err.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise self._explain(f"deleting {name}", err) from err
+            except TimeoutError as err:
+                raise self._late(f"deleting {name}") from err
 
     def wait_until_led(self, names: Iterable[str]) -> None:
         """Until every partition has a leader, so that the first produce does not fail."""
@@ -166,15 +170,14 @@ class Cluster:
         return out
 
     def _written(self, partitions: Mapping[str, int]) -> dict[str, bool]:
-        """Whether a topic holds anything: some partition whose end is past its beginning."""
+        """Whether anything was ever written: some partition whose end is not 0. What has expired counts: an
+        empty journal beside a vanished state must not pass for a fresh start."""
         wanted = [TopicPartition(name, p) for name, count in partitions.items() for p in range(count)]
         if not wanted:
             return {}
         out = dict.fromkeys(partitions, False)
-        ends = self._offsets(wanted, OffsetSpec.latest())
-        starts = self._offsets(wanted, OffsetSpec.earliest())
-        for (name, partition), end in ends.items():
-            out[name] = out[name] or end > starts[(name, partition)]
+        for (name, _), end in self._offsets(wanted, OffsetSpec.latest()).items():
+            out[name] = out[name] or end > 0
         return out
 
     def _offsets(self, wanted: list[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
@@ -194,7 +197,10 @@ class Cluster:
         except KafkaException as err:
             raise self._explain(doing, err) from err
         except TimeoutError as err:
-            raise UnavailableError(f"{doing}: no answer from {self.bootstrap} in time. Try again.") from err
+            raise self._late(doing) from err
+
+    def _late(self, doing: str) -> UnavailableError:
+        return UnavailableError(f"{doing}: no answer from {self.bootstrap} in time. Try again.")
 
     def _explain(self, doing: str, err: KafkaException) -> Exception:
         return self._reach.explain(doing, err, self._admin.poll)

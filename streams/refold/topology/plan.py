@@ -1,7 +1,7 @@
 """The difference between the specification and a cluster, as data a person can approve. Pure.
 
 What would lose state is *refused*, never planned: a partition count (it re-keys every session), a cleanup
-policy, a shorter journal, a state topic that vanished beside a journal that holds records.
+policy, a shorter journal, a state topic that vanished beside a journal that was written to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as the cluster has it. ``records`` is whether anything was ever written and is still there."""
+    """A topic as the cluster has it. ``records`` is whether anything was ever written to it."""
 
     partitions: int
     replication_factor: int
@@ -228,6 +228,6 @@ def _vanished(topology: Topology, live: Mapping[str, LiveTopic]) -> Iterator[Ref
         if lost not in live and witness in live and live[witness].records:
             yield Refusal(
                 lost,
-                f"it does not exist, but {witness} holds records: it was deleted",
+                f"it does not exist, but {witness} was written to: it was deleted",
                 "Restore it from a backup, or start over under another --prefix",
             )

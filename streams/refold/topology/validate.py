@@ -97,7 +97,8 @@ def _cleanup(topology: Topology) -> Iterator[Problem]:
 
 
 def _retention(topology: Topology) -> Iterator[Problem]:
-    """V4: the inbox outlives the promised outage; rejected records outlive the inbox's.
+    """V4: the inbox outlives the promised outage; rejected records outlive the inbox's; nothing is left to
+    the broker's defaults.
 
     No bound ties the sources to the group's ``offsets.retention``: offsets of inbox and batches are committed
     together and expire together. Without the inbox's a worker refuses to start (rule T); where only those of
@@ -124,11 +125,11 @@ def _retention(topology: Topology) -> Iterator[Problem]:
             "retention.ms is shorter than the inbox's: a replay has no other source",
         )
     for topic in topology.topics:
-        if (
-            topic.name != "inbox"
-            and topic.config.get("retention.bytes", "-1") != "-1"
-            and topic.name != "rejected"
-        ):
+        if not topic.compacted:
+            for key in sorted({"retention.ms", "retention.bytes"} - topic.config.keys()):
+                text = f"{key} is not given: the broker's default would decide what is kept"
+                yield Problem("V4-unsaid", topic.name, text)
+        if topic.name != "rejected" and topic.config.get("retention.bytes", "-1") != "-1":
             text = "retention.bytes deletes by size, whatever the promises say; limit it by time"
             yield Problem("V4-bytes", topic.name, text)
 
