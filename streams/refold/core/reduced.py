@@ -38,11 +38,11 @@ def rule_reducer(session: Session, event: ReducerEvent) -> Ruled:
         return Rejected(
             "bad_value", f"the part was folded with version {event.version}, the worker has version {version}"
         )
-    if not -SEQ_DISTANCE_MAX < event.at_seq <= session.seq or (part is not None and event.at_seq < part.seq):
+    # Who folds without the reducer leaves no trace of its events: where there is no part, any may be one.
+    newest = session.seq if part is None else part.seq
+    if not -SEQ_DISTANCE_MAX < event.at_seq <= session.seq or event.at_seq < newest:
         return Rejected(
-            "expected_seq",
-            f"the part was folded to seq {event.at_seq}; its events go on to"
-            f" {session.seq if part is None else part.seq}",
+            "expected_seq", f"the part was folded to seq {event.at_seq}; its events go on to {newest}"
         )
     return _rule_state(session, part, event.state)
 
