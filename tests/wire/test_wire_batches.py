@@ -99,6 +99,13 @@ def test_a_batch_written_by_hand_is_the_compiled_writers_byte_for_byte(batch: Ba
     assert written == encode_item(batch)
 
 
+@pytest.mark.parametrize("part", [2**31, -(2**31) - 1, True])
+def test_a_part_that_is_no_int_is_refused_by_the_writer_too(part: int) -> None:
+    """Written by hand it was a record that nobody can read: the tokens would be rejected, not the call."""
+    with pytest.raises(UsageError, match=r"refold\.Delta\.part"):
+        BatchWriter("g", 1).encode(1, (Delta("text", part, b"x"),), None, None, "total", None, 0, None)
+
+
 def test_d14_half_a_character_survives() -> None:
     """D14: the pieces are bytes, so a cut inside a character is no error and is not replaced."""
     half = "가".encode()[:2]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from refold.core.progress import Ack, Batch, Delta, Item, Marker, Progress, TokenUsage
 from refold.errors import InvalidRecord
 from refold.wire.codec import decode, encode
-from refold.wire.varint import zlong
+from refold.wire.varint import INT_MAX, INT_MIN, zlong
 
 BATCH: Final = "refold.GenerationBatch"
 ACK: Final = "refold.GenerationAck"
@@ -141,6 +141,8 @@ class BatchWriter:
                 start = _KINDS.get(kind)
                 if start is None or call_id is not None or name is not None:
                     break
+                if part.__class__ is not int or not INT_MIN <= part <= INT_MAX:
+                    break  # refused there by its name
                 pieces += (start, zlong(part), zlong(len(data)), data, b"\0\0")
             else:
                 pieces += (b"\0", _BEFORE_SENT, zlong(sent_ms), b"\0")
