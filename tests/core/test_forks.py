@@ -17,7 +17,8 @@ from refold.core.messagestate import Message
 from refold.core.policystate import Reduced, SessionPolicy
 from refold.core.session import Config, Fact, Summary, Trunk
 from refold.errors import InvalidRecord
-from refold.wire.codec import decode, encode
+from refold.wire.codec import decode, encode, encode_body
+from refold.wire.foreign import _fields
 from refold.wire.snapshot import decode_snapshot, encode_snapshot
 from refold.wire.varint import LONG_MAX, LONG_MIN
 
@@ -318,7 +319,16 @@ def _rewritten(source: Session, change: Callable[[dict[str, Any]], None]) -> byt
     return encode("refold.SessionSnapshot", data)
 
 
-@pytest.mark.parametrize("change", [_longer, _flood, _knots])
+def _twins(context: dict[str, Any]) -> None:
+    """A branch message four times: four times its bytes, and the tree can only give up one."""
+    last = context["recent_messages"].pop()
+    content = [{**last["content"][0], "text": "x" * 25_000}]
+    body = {name: last[name] for name in _fields()}
+    size = len(encode_body("refold.event.MessageAppended", {**body, "content": content}))
+    context["branch_messages"] = [{**last, "content": content, "size": size}] * 4
+
+
+@pytest.mark.parametrize("change", [_longer, _flood, _knots, _twins])
 def test_o1_a_base_whose_bytes_no_worker_writes_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
     """A size that is wrong would make a state record that nobody can read again; what is there in masses
     would keep the worker busy before anything is ruled."""

@@ -2,7 +2,8 @@
 
 The snapshot's own reader finds a message's end by its ``size``, and tidies what an older version had more of
 in time that grows with what there is. So in bytes from anybody each size must be the true one, and there may
-not be more of anything than some version has written.
+not be more of anything than some version has written, nor anything twice: what leaves to make room would
+leave once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ def check_foreign(record: dict[str, Any]) -> None:
     lists = [record["context"][name] for name in MESSAGE_LISTS]
     if max(map(len, lists)) > _MESSAGES_MAX or len(record["tools"]) > _CALLS_MAX:
         raise InvalidRecord("undecodable", "the state record holds more than any session")
+    ids = [message["message_id"] for messages in lists for message in messages]
+    if len(set(ids)) < len(ids):
+        raise InvalidRecord("undecodable", "a message is in the state record twice")
     for messages in lists:
         if sum([len(message["answers"]) for message in messages]) > _ANSWERS_MAX:
             raise InvalidRecord("undecodable", "the messages in the state record answer too many")
