@@ -10,8 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from refold.core import Session, well_formed
+from refold.core.envelope import LINK_KINDS
 from refold.core.session import SNAPSHOT_VERSION
 from refold.errors import InvalidRecord, InvariantViolation
+from refold.wire import pieces
 from refold.wire.codec import decode, encode
 from refold.wire.schemafiles import load_schema_files, schema_root
 from refold.wire.schemas import registry
@@ -19,6 +21,7 @@ from refold.wire.snapshot import SUBJECT, decode_session, decode_snapshot, encod
 from refold.wire.writers import compile_writer
 
 from .build import Inbox, call, event, fold_bytes, intended, message, outcome, result, started, text
+from .forkkit import fork
 from .golden import GOLDEN
 
 
@@ -159,6 +162,27 @@ def test_damaged_records_are_refused_never_misread() -> None:
             except InvalidRecord:
                 continue
             assert encode_snapshot(session) == candidate
+
+
+def test_what_a_number_cannot_mean_is_refused_never_misread() -> None:
+    """A negative link kind counted from the end of the kinds; a flag of 2 was read as false."""
+    made = fork(rich()).session
+    value = encode_snapshot(made)
+    assert made.link is not None
+    link = pieces.text(made.link.session)
+    message = made.recent[-1]
+    # Parent, no actor, not the start of a turn; no tool event, no answers, not elided.
+    place = b"".join(map(pieces.number, (message.seq, message.time_ms)))
+    place += pieces.text(message.parent) + pieces.NULL
+    assert not message.turn_start
+    for good, bad in (
+        (pieces.number(LINK_KINDS.index("fork")) + link, pieces.number(-1) + link),
+        (place + bytes(4), place + b"\2" + bytes(3)),
+    ):
+        assert value.count(good) == 1
+        with pytest.raises(InvalidRecord) as caught:
+            decode_session(value.replace(good, bad))
+        assert caught.value.code == "undecodable"
 
 
 def test_reading_back_gives_the_same_future() -> None:

@@ -120,7 +120,7 @@ def read_rest(session: Session, cursor: Cursor, exact: bool) -> None:
     if exact and cursor.data[branches_at : cursor.at] != _branches(session):
         raise ValueError("branches disagree with the branch messages")
     if cursor.some():
-        kind = cursor.number()
+        kind = cursor.length()  # not below zero
         session.link = SessionLink(
             LINK_KINDS[kind], cursor.text(), cursor.optional_number(), cursor.optional_text()
         )

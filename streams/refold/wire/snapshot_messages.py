@@ -98,7 +98,7 @@ def read_message(cursor: Cursor, before: str = "") -> Message:
     at = cursor.at
     answers: tuple[int, ...] = ()
     length, sha256 = 0, ""
-    if data[at + 1 : at + 4] == b"\x00\x00\x00":
+    if data[at] < 2 and data[at + 1 : at + 4] == b"\x00\x00\x00":
         # Not from a tool event, no answers, not elided.
         turn_start = data[at] == 1
         from_tool_event = elided = False
