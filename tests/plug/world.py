@@ -22,6 +22,7 @@ from refold.engine.rows import FRONTIER_KEY, Frontier
 from refold.engine.store import Memory
 from refold.wire.snapshot import encode_snapshot
 from simulation import seams
+from simulation.generations import GenerationWorkload
 from simulation.kernel import Process
 from simulation.parameters import Parameters
 from simulation.worker import SESSION_TIMEOUT_MS, Worker
@@ -92,6 +93,7 @@ class PlugWorld(World):
             sabotage=sabotage,
         )
         super().__init__(parameters, scenario=self._decide)
+        self._generations = GenerationWorkload(self._chance, self.broker, self.topics, life=f"{seed}-")
         self._data_dir = data_dir
         self._armed = armed
         self._end = end

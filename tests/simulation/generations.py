@@ -175,13 +175,17 @@ class Writer:
 
 
 class GenerationWorkload:
-    """Producers that write batches only after they have seen their begin on the topic."""
+    """Producers that write batches only after they have seen their begin on the topic.
 
-    def __init__(self, chance: random.Random, broker: Broker, topics: TopicNames) -> None:
+    ``life``: in the names of generations and events, where another workload wrote to these topics before: its
+    begins are not this one's."""
+
+    def __init__(self, chance: random.Random, broker: Broker, topics: TopicNames, *, life: str = "") -> None:
         self._chance = chance
         self._broker = broker
         self._topics = topics
-        self._writer = Writer(chance, broker.partitions)
+        self._life = life
+        self._writer = Writer(chance, broker.partitions, f"g{life}")
         self._open: list[Generation] = []
         self._count = 0
         self.sent: Counter[str] = Counter()
@@ -194,7 +198,7 @@ class GenerationWorkload:
             session = chance.choice(SESSIONS)
             if sum(one.session == session for one in self._open) < OPEN_MAX:
                 self._count += 1
-                generation = Generation(session, f"n{self._count}")
+                generation = Generation(session, f"n{self._life}{self._count}")
                 self._open.append(generation)
                 self._to_inbox(self._writer.started(generation))
         begun = [one for one in self._open if one.begun]
