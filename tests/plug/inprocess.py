@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from refold.engine.points import COMMIT, RESTORE
+from refold.engine.points import COMMIT, RESTORE, WARMING
 from refold.engine.store import Memory, stored_frontier
 from refold.topology.names import TopicNames
 from simulation.broker import Broker
@@ -41,6 +41,9 @@ LIFE_SECONDS_MAX: Final = 120
 
 #: How often the disk is lost as well.
 LOST: Final = 0.12
+
+#: Every second one restores hot first, all its lives: the journal's order over sessions is another then.
+HOT_WORLDS: Final = 2
 
 PLACES: Final = tuple(
     (name, when) for name in REACHABLE for when in (("before", "after") if name == "in_commit" else ("",))
@@ -91,17 +94,18 @@ def run(
             here.mkdir(parents=True)
         chance = child(seed, f"round-{number}")
         armed = draw(chance, number)
-        lost = armed.name.startswith("run_") or chance.random() < LOST
+        hot = number // ROUNDS_PER_WORLD % HOT_WORLDS == 1
+        lost = armed.name.startswith("run_") or armed.name in WARMING or chance.random() < LOST
         if lost:
             shutil.rmtree(here / "data", ignore_errors=True)
         place = f"{armed.name} {armed.when}".strip()
-        died = _life(here, f"{seed}/{number}/dies", armed, sabotage, tally)
+        died = _life(here, f"{seed}/{number}/dies", armed, sabotage, hot, tally)
         warm = 0
         for partition in range(PARTITIONS):
             warm += _is_warm(here / "data" / PREFIX / f"p{partition:05d}")
         tally.warm += warm
         tally.cold += PARTITIONS - warm
-        _life(here, f"{seed}/{number}/returns", None, sabotage, tally)
+        _life(here, f"{seed}/{number}/returns", None, sabotage, hot, tally)
         tally.rounds += 1
         if died.reached:
             tally.deaths[place] += 1
@@ -142,7 +146,7 @@ def _is_warm(path: Path) -> bool:
     return _forked(look) == 0
 
 
-def _life(here: Path, name: str, armed: Armed | None, sabotage: str | None, tally: Tally) -> Told:
+def _life(here: Path, name: str, armed: Armed | None, sabotage: str | None, hot: bool, tally: Tally) -> Told:
     cluster, said = here / "cluster", here / "said.json"
     said.unlink(missing_ok=True)
 
@@ -153,7 +157,12 @@ def _life(here: Path, name: str, armed: Armed | None, sabotage: str | None, tall
     def live() -> None:
         signal.alarm(LIFE_SECONDS_MAX)
         world = PlugWorld(
-            child(0, name).randrange(1 << 30), here / "data", armed=armed, sabotage=sabotage, end=end
+            child(0, name).randrange(1 << 30),
+            here / "data",
+            armed=armed,
+            sabotage=sabotage,
+            hot_first=hot,
+            end=end,
         )
         if cluster.exists():
             saving.load(world, cluster)

@@ -80,6 +80,7 @@ class PlugWorld(World):
         *,
         armed: Armed | None,
         sabotage: str | None,
+        hot_first: bool,
         end: Callable[[PlugWorld], None],
     ) -> None:
         """``end`` saves what has to outlive the process; SIGKILL follows."""
@@ -91,6 +92,7 @@ class PlugWorld(World):
             sessions=SESSIONS,
             events=RECORDS,
             sabotage=sabotage,
+            hot_first=hot_first,
         )
         super().__init__(parameters, scenario=self._decide)
         self._generations = GenerationWorkload(self._chance, self.broker, self.topics, life=f"{seed}-")
@@ -211,7 +213,15 @@ class PlugWorld(World):
 
     # --- comparisons ---------------------------------------------------------------------------------
 
+    def partition_served(self, worker: Worker, partition: int, offset: int) -> None:
+        """Before all of it is read (rule H2): what the disk has is looked at when all is quiet."""
+        self.report.compared["served partitions"] += 1
+
     def partition_live(self, worker: Worker, partition: int, offset: int, *, filled: bool) -> None:
+        if filled:
+            # Commits went on meanwhile, and one may be under way.
+            self.report.compared["filled partitions"] += 1
+            return
         decided = self.once.decided.get(partition, 0)
         if offset != decided:
             self.report.fail("restore", f"{partition} goes live at {offset}, committed is {decided}")
