@@ -14,6 +14,7 @@ from refold.core.envelope import Envelope
 from refold.core.limits import ERROR_CODE_BYTES_MAX, GENERATION_NAME_BYTES_MAX
 from refold.core.progress import Ack, Batch, Marker, Progress, advance
 from refold.core.rulings import Accepted
+from refold.engine import generations as generations_module
 from refold.engine import seal
 from refold.engine.assignment import Assignment
 from refold.engine.generations import ACK_BYTES, ENTRY_BYTES, Generations
@@ -325,6 +326,20 @@ def test_p_a_batch_on_the_wrong_partition_is_forwarded_and_not_folded(store: Sto
     assert (out.topic, out.partition, out.key) == (TOPICS.batches, View().partition_of(elsewhere), elsewhere)
     assert dict(out.headers)["refold-origin"] == b"t.batches/%d/0" % PARTITION
     assert part.side == {}
+
+
+def test_a_decoder_s_own_fault_is_one_record_s_ruling(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folding = Folding(store)
+
+    def overflow(*_: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(generations_module, "decode_item", overflow)
+        folding.fold(begin())
+    assert folding.overlay.refused == {"undecodable": 1}
+    folding.fold(begin())
+    assert folding.overlay.refused == {"undecodable": 1}, "the next one is read as ever"
 
 
 def test_an_id_that_no_session_can_have_is_refused_and_not_remembered(store: Store) -> None:

@@ -22,6 +22,7 @@ from refold.engine.overlay import Overlay, apply
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Effects, Limits, step
 from refold.engine.usage import Usages
+from refold.errors import StorageError, UnavailableError
 from refold.topology.names import TopicNames
 from refold.wire.envelope import encode_envelope
 from refold.wire.journal import decode_journal
@@ -146,6 +147,38 @@ def test_what_cannot_be_taken_is_rejected_with_its_bytes(value: bytes, key: byte
     assert headers["refold-append-ms"] == b"1800000000009"
     assert headers["x"] == b"1"
     assert effects.journal == ()
+
+
+@pytest.mark.parametrize("decoder", ["decode_envelope", "decode_event"])
+def test_a_decoder_s_own_fault_is_one_record_s_ruling_and_not_the_worker_s_end(
+    decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was met at every restart again, and nothing behind it was ruled on."""
+    view = View()
+    with monkeypatch.context() as broken:
+        broken.setattr(step_module, decoder, _overflow)
+        effects = step(view, record(event(1)))
+    assert code_of(effects) == "undecodable"
+    assert isinstance(effects.ruling, Rejected)
+    assert "RecursionError" in effects.ruling.reason
+    assert effects.outputs[0].value == event(1)
+    assert isinstance(step(view, record(event(2), 1)).ruling, Accepted)
+
+
+@pytest.mark.parametrize("error", [UnavailableError("the registry does not answer"), StorageError("full")])
+def test_what_is_not_the_record_s_fault_is_raised(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every record would be rejected while a registry is away."""
+
+    def away(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(step_module, "decode_event", away)
+    with pytest.raises(type(error)):
+        step(View(), record(event(1)))
+
+
+def _overflow(*_: object) -> None:
+    raise RecursionError("maximum recursion depth exceeded")
 
 
 def test_the_key_must_name_the_envelopes_session() -> None:

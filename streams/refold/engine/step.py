@@ -27,11 +27,12 @@ from refold.engine.forwards import forward
 from refold.engine.overlay import Journal, Output
 from refold.engine.reducers import watching
 from refold.engine.side import SideChange
+from refold.engine.slips import undecodable
 from refold.engine.stepview import Limits as Limits
 from refold.engine.stepview import StepView as StepView
 from refold.engine.usage import UsageChange
 from refold.engine.work import work_outputs
-from refold.errors import InvalidRecord
+from refold.errors import InvalidRecord, RefoldError
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
 from refold.wire.journal import journal_value
@@ -120,6 +121,12 @@ def step(view: StepView, record: Record) -> Effects:
             event = decode_event(env)
     except InvalidRecord as bad:
         return _reject(view, record, Rejected(bad.code, bad.reason))  # type: ignore[arg-type]
+    except RefoldError:
+        # Not the record's fault: a registry does not answer, say.
+        raise
+    except Exception as error:
+        slip = undecodable(error)
+        return _reject(view, record, Rejected(slip.code, slip.reason))  # type: ignore[arg-type]
     append_ms = record.append_ms
     if record.headers:
         before = recordheaders.forwarded(record)
