@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from refold.errors import ConfigError, NotFound, StorageError, UsageError
+from refold.engine.checkpoints.remote import Remote
+from refold.errors import ConfigError, NotFound, StorageError, UnavailableError, UsageError
 from refold.wire import blobs
 from refold.wire.blobs import BlobStore, sha256_hex
 
@@ -98,13 +99,20 @@ def test_an_unknown_scheme_is_a_config_error() -> None:
         BlobStore("nosuch://bucket")
 
 
-@pytest.mark.parametrize("url", ["nosuch://u:topsecret@h/x", "ftp://u:topsecret@127.0.0.1:9/x"])
-def test_what_a_url_holds_of_credentials_is_not_in_its_error(url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [("nosuch://u:topsecret@h/x", ConfigError), ("ftp://u:topsecret@127.0.0.1:9/x", UnavailableError)],
+)
+def test_what_a_url_holds_of_credentials_is_not_in_its_error(url: str, error: type[Exception]) -> None:
     """Also where the store is asked as soon as it is made, and does not answer."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(error) as caught:
         BlobStore(url)
     assert "topsecret" not in str(caught.value)
     assert "blobs.url" in str(caught.value)
+    with pytest.raises(error) as caught:
+        Remote(url, "refold")
+    assert "topsecret" not in str(caught.value)
+    assert "worker.checkpoint_url" in str(caught.value)
 
 
 def test_a_store_that_cannot_be_written_says_the_event_was_not_sent(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from refold.errors import ConfigError, NotFound, StorageError, UsageError
+from refold.errors import ConfigError, NotFound, StorageError, UnavailableError, UsageError
 
 #: Default above which a text or data field goes to the store. 64 KiB: sixteen such parts still fit the 1 MB
 #: record limit of a stock broker, and below it a second store's round trip costs more than the bytes.
@@ -54,13 +54,15 @@ class BlobStore:
     """One fsspec URL. Cheap to make: nothing is opened until the first put or get."""
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra, no answer
-        where it asks at once)."""
+        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra) and
+        :class:`UnavailableError` where it asks at once (ftp, sftp) and nobody answers."""
         try:
             self._fs, root = fsspec.core.url_to_fs(url, **(options or {}))
         except (ValueError, ImportError, OSError) as error:
             # Not the URL: it may hold credentials.
             scheme = url.partition("://")[0] if "://" in url else "file"
+            if isinstance(error, OSError):
+                raise UnavailableError(f"blobs.url with scheme {scheme} does not answer: {error}") from None
             raise ConfigError(f"blobs.url with scheme {scheme} cannot be used: {error}") from None
         self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)

@@ -55,7 +55,8 @@ class Remote:
     """Cheap to make: nothing is opened until the first call. Thread-safe."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra)."""
+        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra) and
+        :class:`UnavailableError` where it asks at once (ftp, sftp) and nobody answers."""
         scheme = url.partition("://")[0].lower()
         options = S3_OPTIONS if scheme in ("s3", "s3a") else {}
         try:
@@ -69,6 +70,10 @@ class Remote:
             ) from None
         except ValueError as error:
             raise ConfigError(f"worker.checkpoint_url with scheme {scheme} cannot be used: {error}") from None
+        except OSError as error:
+            raise UnavailableError(
+                f"worker.checkpoint_url with scheme {scheme} does not answer: {error}"
+            ) from None
         self._root = str(root).rstrip("/")
         self._base = f"{self._root}/{prefix}"
         self._local = isinstance(self._fs, LocalFileSystem)
