@@ -40,13 +40,7 @@ from refold.engine.plan import Plan, Written
 from refold.engine.points import Points
 from refold.engine.reducers import folded_with
 from refold.engine.sabotage import Sabotage
-from refold.errors import (
-    FencedError,
-    InvariantViolation,
-    PermissionDenied,
-    StorageError,
-    UnavailableError,
-)
+from refold.errors import FencedError, InvariantViolation, PermissionDenied, StorageError, UnavailableError
 from refold.topology.names import TopicNames
 
 #: One call of librdkafka's transaction API before it is called again.
@@ -130,6 +124,8 @@ class Transactor:
         #: Wall clock of the last begin of a transaction.
         self._begun_ms = 0
         self._deadline = 0.0
+        #: When the call of librdkafka that is under way began; 0: there is none (``engine.stuck``).
+        self.calling_since = 0.0
         self._queue_full = 0
         #: Group metadata must be read after this: the last time the broker refused it, or we were not a
         #: member.
@@ -370,7 +366,7 @@ class Transactor:
                 producer.poll(QUEUE_FULL_WAIT_S)
 
     def _flush(self) -> None:
-        while self._producer.flush(CALL_TIMEOUT_S) > 0:
+        while self._timed(self._producer.flush, CALL_TIMEOUT_S) > 0:
             if time.monotonic() > self._deadline:
                 raise self._unknown("records are not acknowledged")
 
@@ -409,7 +405,7 @@ class Transactor:
                 return False
             self._sent_member = member.member_id
             try:
-                self._producer.send_offsets_to_transaction(offsets, metadata, CALL_TIMEOUT_S)
+                self._timed(self._producer.send_offsets_to_transaction, offsets, metadata, CALL_TIMEOUT_S)
                 return True
             except KafkaException as raised:
                 self._again_or_raise(raised)
@@ -417,10 +413,17 @@ class Transactor:
     def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
         while True:
             try:
-                call(*arguments)
+                self._timed(call, *arguments)
                 return
             except KafkaException as raised:
                 self._again_or_raise(raised)
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.calling_since = time.monotonic()
+        try:
+            return call(*arguments)
+        finally:
+            self.calling_since = 0.0
 
     def _again_or_raise(self, raised: KafkaException) -> None:
         error = error_of(raised)
@@ -437,7 +440,7 @@ class Transactor:
         end = time.monotonic() + COMMIT_SECONDS_MAX
         while True:
             try:
-                self._producer.abort_transaction(CALL_TIMEOUT_S)
+                self._timed(self._producer.abort_transaction, CALL_TIMEOUT_S)
                 return
             except (KafkaException, SystemError) as raised:
                 found = behind(raised)

@@ -122,6 +122,11 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
         batches.start()
         poller.start()
 
+    @property
+    def committing_since(self) -> float:
+        """When the commit's call of librdkafka that is under way began, monotonic; 0: there is none."""
+        return self._transactor.calling_since
+
     def _overlays(self) -> Sequence[Overlay]:
         return [self.current] if self.inflight is None else [self.inflight, self.current]
 

@@ -46,6 +46,7 @@ from refold.engine.poll import Poller
 from refold.engine.restore import Restorer
 from refold.engine.standby.service import Standbys
 from refold.engine.store import Memory
+from refold.engine.stuck import LOOKS_MAX, Stuck
 from refold.engine.takeover import Cluster
 from refold.engine.validation.service import validations
 from refold.engine.view import EngineView
@@ -68,6 +69,11 @@ INIT_TIMEOUT_S: Final = 15.0
 
 #: How often gauges and the loop's own heartbeat are set.
 BEAT_S: Final = 1.0
+
+STUCK: Final = (
+    f"a call of the transaction API has not come back for {LOOKS_MAX * BEAT_S:.0f} s, three times its limit:"
+    " librdkafka has lost its coordinator. Nothing is lost: start the worker again"
+)
 
 #: A killed process reads at most this much time of its changelogs again.
 FLUSH_EVERY_S: Final = 300.0
@@ -287,6 +293,7 @@ class _Worker:
         metrics.gauge("refold_overlay_bytes_max", self.config.overlay_bytes_max)
         hits = misses = read = batches = 0
         shown: dict[int, tuple[int, State]] = {}
+        stuck = Stuck()
         freshness = Freshness(engine, self.cluster, metrics, log=log, now_ms=_now_ms)
         flushed = time.monotonic()
         while True:
@@ -301,6 +308,9 @@ class _Worker:
             if self.view.beat - flushed > FLUSH_EVERY_S:
                 flushed = self.view.beat
                 await engine.flush_stores()
+            if stuck.look(engine.committing_since):
+                engine.failed(UnavailableError(STUCK))
+                return
             self.view.staleness_s = await freshness.look(self.view.staleness_s)
             cache = engine.cache
             metrics.gauge("refold_cache_bytes", cache.bytes)
