@@ -71,8 +71,8 @@ ROOT = RootOptions()
 def no_session(tenant: str, session: str) -> NotFound:
     """For a session that is not there. Names the tenant: a forgotten --tenant is the usual cause."""
     return NotFound(
-        f"session {session!r} of tenant {tenant!r} does not exist: it was never opened, or it was deleted."
-        " Another tenant is named with --tenant."
+        f"session {session!r} of tenant {tenant!r} does not exist: it was never opened, it was deleted, or no"
+        " worker has ruled on its events yet (`refold worker status`). Another tenant is named with --tenant."
     )
 
 

@@ -83,7 +83,14 @@ def plan(
     if result.refused:
         out.say("refused differences stop `refold topology apply`")
     elif result.changes:
-        out.say(f"{len(result.changes)} changes; carry them out with `refold topology apply`")
+        given = (
+            ("bootstrap", bootstrap),
+            ("prefix", prefix),
+            ("partitions", partitions),
+            ("environment", environment),
+        )
+        options = "".join(f" --{name} {value}" for name, value in given if value is not None)
+        out.say(f"{len(result.changes)} changes; carry them out with `refold topology apply{options}`")
     else:
         out.say("the cluster agrees")
     out.result(result.as_json())
