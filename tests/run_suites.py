@@ -410,4 +410,8 @@ def report(outcomes: Sequence[Outcome], wall_s: float, *, as_json: bool) -> None
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        print("\ninterrupted; the suites that had ended said so above", file=sys.stderr)
+        raise SystemExit(130) from None
