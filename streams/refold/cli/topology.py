@@ -90,7 +90,8 @@ def plan(
             ("environment", environment),
         )
         options = "".join(f" --{name} {value}" for name, value in given if value is not None)
-        out.say(f"{len(result.changes)} changes; carry them out with `refold topology apply{options}`")
+        same = f" and the same{options}" if options else ""
+        out.say(f"{len(result.changes)} changes; carry them out with `refold topology apply`{same}")
     else:
         out.say("the cluster agrees")
     out.result(result.as_json())
