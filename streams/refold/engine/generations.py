@@ -27,9 +27,9 @@ from refold.engine.assignment import Assignment
 from refold.engine.chunks import Record, record_of
 from refold.engine.forwards import forward
 from refold.engine.overlay import Output, Overlay, PartitionOverlay
-from refold.engine.slips import undecodable
+from refold.engine.slips import read
 from refold.engine.stepview import StepView
-from refold.errors import InvalidRecord, RefoldError
+from refold.errors import InvalidRecord
 from refold.topology.names import TopicNames
 from refold.wire.batches import decode_item, decode_progress, encode_progress, generation_key
 
@@ -86,16 +86,6 @@ class TouchedGeneration:
         self._owner.discard(self.entry.key)
 
 
-def _item(value: bytes | None) -> Any:
-    """Raises InvalidRecord, and whatever says that it is not the record's fault."""
-    try:
-        return decode_item(value)
-    except RefoldError:
-        raise
-    except Exception as error:
-        raise undecodable(error) from error
-
-
 class Generations:
     def __init__(self, topics: TopicNames, assignment: Assignment, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._topics = topics
@@ -125,7 +115,7 @@ class Generations:
             if partition != part.partition:
                 self._forward(view, overlay, part, record_of(message), partition)
             else:
-                self._advance(view, overlay, part, message, key, _item(message.value()))
+                self._advance(view, overlay, part, message, key, read(decode_item, message.value()))
         except InvalidRecord as bad:
             ruling = Rejected(bad.code, bad.reason)  # type: ignore[arg-type]
             self._refuse(view, overlay, part, record_of(message), ruling)

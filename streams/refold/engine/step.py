@@ -27,12 +27,12 @@ from refold.engine.forwards import forward
 from refold.engine.overlay import Journal, Output
 from refold.engine.reducers import watching
 from refold.engine.side import SideChange
-from refold.engine.slips import undecodable
+from refold.engine.slips import read
 from refold.engine.stepview import Limits as Limits
 from refold.engine.stepview import StepView as StepView
 from refold.engine.usage import UsageChange
 from refold.engine.work import work_outputs
-from refold.errors import InvalidRecord, RefoldError
+from refold.errors import InvalidRecord
 from refold.wire.envelope import decode_envelope
 from refold.wire.events import decode_event
 from refold.wire.journal import journal_value
@@ -110,7 +110,7 @@ def step(view: StepView, record: Record) -> Effects:
         if record.value is None:
             env, event = made.deletion(record, session.tenant, session.session)
         else:
-            env = decode_envelope(record.value)
+            env = read(decode_envelope, record.value)
             if env.session != session.session or env.tenant != session.tenant:
                 return _reject(
                     view,
@@ -118,15 +118,9 @@ def step(view: StepView, record: Record) -> Effects:
                     Rejected("key_mismatch", "the key does not name the envelope's tenant and session"),
                     env.producer_id,
                 )
-            event = decode_event(env)
+            event = read(decode_event, env)
     except InvalidRecord as bad:
         return _reject(view, record, Rejected(bad.code, bad.reason))  # type: ignore[arg-type]
-    except RefoldError:
-        # Not the record's fault: a registry does not answer, say.
-        raise
-    except Exception as error:
-        slip = undecodable(error)
-        return _reject(view, record, Rejected(slip.code, slip.reason))  # type: ignore[arg-type]
     append_ms = record.append_ms
     if record.headers:
         before = recordheaders.forwarded(record)
