@@ -50,21 +50,28 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def filesystem(setting: str, url: str, **options: Any) -> tuple[Any, str]:
+    """fsspec's file system and the path in it. Raises :class:`ConfigError` for a URL it cannot serve (unknown
+    scheme, missing extra) and :class:`UnavailableError` where it asks at once (ftp, sftp) and nobody answers.
+    They name the setting and the scheme, not the URL: it may hold credentials."""
+    scheme = url.partition("://")[0].lower() if "://" in url else "file"
+    try:
+        found, root = fsspec.core.url_to_fs(url, **options)
+    except (ValueError, ImportError) as error:
+        missing = isinstance(error, ImportError) and scheme in ("s3", "s3a")
+        extra = ' (pip install "refold[s3]")' if missing else ""
+        raise ConfigError(f"{setting} with scheme {scheme} cannot be used: {error}{extra}") from None
+    except OSError as error:
+        raise UnavailableError(f"{setting} with scheme {scheme} does not answer: {error}") from None
+    return found, str(root).rstrip("/")
+
+
 class BlobStore:
     """One fsspec URL. Cheap to make: nothing is opened until the first put or get."""
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra) and
-        :class:`UnavailableError` where it asks at once (ftp, sftp) and nobody answers."""
-        try:
-            self._fs, root = fsspec.core.url_to_fs(url, **(options or {}))
-        except (ValueError, ImportError, OSError) as error:
-            # Not the URL: it may hold credentials.
-            scheme = url.partition("://")[0] if "://" in url else "file"
-            if isinstance(error, OSError):
-                raise UnavailableError(f"blobs.url with scheme {scheme} does not answer: {error}") from None
-            raise ConfigError(f"blobs.url with scheme {scheme} cannot be used: {error}") from None
-        self._root = str(root).rstrip("/")
+        """Raises as :func:`filesystem`."""
+        self._fs, self._root = filesystem("blobs.url", url, **(options or {}))
         self._local = isinstance(self._fs, LocalFileSystem)
         protocol = self._fs.protocol
         self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)

@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from refold.engine.checkpoints import keyfilter
@@ -35,8 +34,8 @@ from refold.engine.checkpoints import manifest as manifests
 from refold.engine.checkpoints.keyfilter import FILTER_BYTES_MAX, KeyFilter
 from refold.engine.checkpoints.manifest import MANIFEST_BYTES_MAX, Entry, Manifest
 from refold.engine.checkpoints.retention import Held, Stored
-from refold.errors import ConfigError, NotFound, RefoldError, StorageError, UnavailableError
-from refold.wire.blobs import ATOMIC_PROTOCOLS
+from refold.errors import NotFound, RefoldError, StorageError, UnavailableError
+from refold.wire.blobs import ATOMIC_PROTOCOLS, filesystem
 
 #: One read of a download or check: large enough for an object store's round trip, small beside the memtables.
 READ_BYTES: Final = 4 * 1024 * 1024
@@ -55,26 +54,11 @@ class Remote:
     """Cheap to make: nothing is opened until the first call. Thread-safe."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        """Raises :class:`ConfigError` for a URL fsspec cannot serve (unknown scheme, missing extra) and
-        :class:`UnavailableError` where it asks at once (ftp, sftp) and nobody answers."""
-        scheme = url.partition("://")[0].lower()
-        options = S3_OPTIONS if scheme in ("s3", "s3a") else {}
-        try:
-            self._fs, root = fsspec.core.url_to_fs(
-                url, use_listings_cache=False, skip_instance_cache=True, **options
-            )
-        except ImportError as error:
-            extra = ' (pip install "refold[s3]")' if scheme in ("s3", "s3a") else ""
-            raise ConfigError(
-                f"worker.checkpoint_url with scheme {scheme} cannot be used: {error}{extra}"
-            ) from None
-        except ValueError as error:
-            raise ConfigError(f"worker.checkpoint_url with scheme {scheme} cannot be used: {error}") from None
-        except OSError as error:
-            raise UnavailableError(
-                f"worker.checkpoint_url with scheme {scheme} does not answer: {error}"
-            ) from None
-        self._root = str(root).rstrip("/")
+        """Raises as :func:`refold.wire.blobs.filesystem`."""
+        options = S3_OPTIONS if url.lower().startswith(("s3://", "s3a://")) else {}
+        self._fs, self._root = filesystem(
+            "worker.checkpoint_url", url, use_listings_cache=False, skip_instance_cache=True, **options
+        )
         self._base = f"{self._root}/{prefix}"
         self._local = isinstance(self._fs, LocalFileSystem)
         protocol = self._fs.protocol
