@@ -47,6 +47,11 @@ __all__ = [
 #: transactional id, which ends up in commit metadata, so it is kept well below.
 TOPIC_PREFIX_LENGTH_MAX: Final = 100
 
+#: librdkafka waits twice as long after each refused connection, by default up to 10 s: that much later than
+#: the broker its clients are back. At 2 s, 500 workers of five connections ask a broker that is down 1 250
+#: times a second, each a refused TCP connection.
+RECONNECT_MS_MAX: Final = 2_000
+
 KafkaRole = Literal["admin", "worker", "producer", "reader"]
 
 
@@ -144,10 +149,11 @@ class Settings(BaseSettings):
         """The part of a librdkafka configuration that every client of this process shares.
 
         Bootstrap, security, ``client.id`` (``refold-<role>``; a group member replaces it by its address) and
-        the pass-through table. Holds secrets: never log it.
+        the pass-through table, which may change :data:`RECONNECT_MS_MAX`. Holds secrets: never log it.
         """
         kafka = self.kafka
         config: dict[str, Any] = {
+            "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
             **kafka.librdkafka,
             "bootstrap.servers": kafka.bootstrap,
             "security.protocol": kafka.security_protocol,

@@ -199,11 +199,11 @@ def test_the_order_of_a_commit_and_what_is_on_disk_after_it(bench: Bench) -> Non
     assert isinstance(outcome, Committed)
     assert order(bench.producer.calls) == [
         "begin",
+        "offsets",
         "produce t.journal",
         "produce t.rejected",
         "flush",
         "produce t.state",
-        "offsets",
         "commit",
     ]
     row = bench.store.row(KEY)
@@ -240,9 +240,9 @@ def test_once_the_journals_end_is_known_nothing_waits_before_the_commit(bench: B
     assert isinstance(outcome, Committed)
     assert order(bench.producer.calls) == [
         "begin",
+        "offsets",
         "produce t.journal",
         "produce t.state",
-        "offsets",
         "flush",
         "commit",
     ]
@@ -276,6 +276,32 @@ def test_f_every_partition_written_for_has_an_offset_even_unchanged(bench: Bench
         ("t.inbox", 9): (42, CommitMeta("t-a", 5, 2, 8, 0)),
         ("t.batches", 9): (17, CommitMeta("t-a", 5, 2, 8, 0)),
     }
+
+
+def test_f_who_is_refused_has_written_nothing(bench: Bench) -> None:
+    """The offsets go first: what a zombie may not commit never reaches a topic of another's partition."""
+    bench.fold(event(1))
+    bench.producer.script = {"offsets": [kafka_error(KafkaError.UNKNOWN_MEMBER_ID, txn_requires_abort=True)]}
+    assert isinstance(bench.commit(), Aborted)
+    assert bench.producer.calls == ["begin", "offsets", "abort"]
+
+
+@pytest.mark.parametrize(
+    ("known", "deleted", "events"), [(0, False, 63), (0, False, 129), (130, True, 0), (130, True, 65)]
+)
+def test_m_the_metadata_promises_what_is_then_written(
+    bench: Bench, known: int, deleted: bool, events: int
+) -> None:
+    """Goal: the changelogs' ends go out before the records. Method: count the records afterwards."""
+    folded = [event(number) for number in range(1, max(events, 1) + 1)]
+    bench.fold(*folded, *([None] if deleted else []))
+    touched = bench.overlay.parts[PARTITION].touched[KEY]
+    touched.entry.tail = history.extend(history.EMPTY, range(known))[0]
+    touched.deleted, touched.events = deleted, list(range(events))
+    assert isinstance(bench.commit(), Committed)
+    written = [topic for topic, _, _, _ in bench.producer.produced]
+    then = CommitMeta("t-a", 5 + written.count("t.state"), 2 + written.count("t.history"), 8, 0)
+    assert [CommitMeta.parse(tp.metadata) for tp in bench.producer.offsets] == [then, then]
 
 
 def test_f_metadata_without_a_membership_is_never_sent(bench: Bench) -> None:
@@ -328,7 +354,8 @@ def test_a_a_moved_generation_is_sent_again_with_fresh_metadata(bench: Bench) ->
     assert outcome.resent == 1
     assert order(bench.producer.calls).count("begin") == 2
     assert bench.asked[1] > bench.asked[0]
-    assert history.decode_tail(rows.tail_of(bench.store.row(KEY) or b"")).offsets == [102]
+    # Refused before anything was written: not even a marker went by.
+    assert history.decode_tail(rows.tail_of(bench.store.row(KEY) or b"")).offsets == [100]
 
 
 def test_a_but_not_when_a_partition_was_reassigned_meanwhile(bench: Bench) -> None:

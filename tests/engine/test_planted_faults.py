@@ -95,7 +95,7 @@ def test_offsets_before_produce_is_noticed(cluster: Cluster, tmp_path: Path) -> 
 
 def test_disk_before_commit_is_noticed(cluster: Cluster, tmp_path: Path) -> None:
     """Killed before the commit, the disk knows events the journal does not: they count as duplicates then."""
-    sent = scenarios.killed(cluster, tmp_path, "after_send_offsets", **{SABOTAGE: "disk-before-commit"})
+    sent = scenarios.killed(cluster, tmp_path, "after_produce", **{SABOTAGE: "disk-before-commit"})
     assert any("is not in the journal" in difference for difference in differences(cluster, sent))
 
 

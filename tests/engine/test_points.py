@@ -19,7 +19,7 @@ from refold.errors import ConfigError, InvariantViolation
     ["after_begin", "nowhere:kill", "after_begin:explode", "after_begin:kill:0", "after_begin:kill:x:1"],
 )
 def test_a_wrong_spec_is_refused_with_the_names(spec: str) -> None:
-    with pytest.raises(ConfigError, match="after_begin, after_produce"):
+    with pytest.raises(ConfigError, match="after_begin, after_send_offsets"):
         Points(spec)
 
 

@@ -69,7 +69,7 @@ def test_a_backlog_makes_larger_commits() -> None:
 
 
 def test_no_commit_begins_while_the_markers_of_the_last_one_are_written() -> None:
-    """librdkafka sleeps 20 ms when it meets CONCURRENT_TRANSACTIONS: a moment later costs less."""
+    """To ask for the next one meanwhile costs a refused request; a moment later it does not."""
     for changes in ({"last_start": 99.0}, {"previous_event": 99.99}, {"last_start": 99.0, "saturated": True}):
         assert delay(**changes, last_end=100.004) == pytest.approx(MARKERS_MS / 1000 - 0.001)
         assert delay(**changes, last_end=100.005 - MARKERS_MS / 1000 - 1e-6) == 0.0

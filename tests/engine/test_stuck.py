@@ -12,7 +12,6 @@ from client.worker_process import Worker, refold
 from refold.broker import EmbeddedBroker
 from refold.client import Refold
 from refold.engine.stuck import LOOKS_MAX, Stuck
-from refold.errors import UnavailableError
 from refold.settings import Settings
 
 
@@ -29,8 +28,8 @@ def test_only_one_call_seen_too_often_is_stuck() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_an_idle_worker_outlives_its_only_broker_s_absence(tmp_path: Path) -> None:
-    """Goal: after a restart of the broker what is sent is ruled on: by the same life of the worker, or, where
-    librdkafka does not come back from a call, by the next one, because this one ended and said why."""
+    """Goal: what is sent after the broker came back is ruled on by the same life of the worker. librdkafka's
+    default way to find brokers again hung the next commit for ever."""
     prefix = f"away-{uuid.uuid4().hex[:8]}"
     with EmbeddedBroker(directory=tmp_path / "broker") as broker:
         refold(broker.bootstrap, prefix, "topology", "apply", "--partitions", "2")
@@ -45,18 +44,9 @@ async def test_an_idle_worker_outlives_its_only_broker_s_absence(tmp_path: Path)
             await asyncio.to_thread(broker.start)
             async with Refold(Settings(topic_prefix=prefix), bootstrap=broker.bootstrap) as rf:
                 receipt = await rf.session("chat").append("2", message_id="m2")
-                ruling = asyncio.create_task(receipt.ruling(timeout=90))
-                assert worker.process is not None
-                ended = asyncio.create_task(asyncio.to_thread(worker.process.wait, 90))
-                await asyncio.wait([ruling, ended], return_when=asyncio.FIRST_COMPLETED)
-                if not ruling.done():
-                    assert await ended == UnavailableError.exit_code
-                    assert "has not come back" in worker.log
-                    worker.start()
-                    worker.wait_started()
-                assert (await ruling).seq == 2
-                worker.kill()
-                await ended
+                assert (await receipt.ruling(timeout=90)).seq == 2
+            assert worker.process is not None
+            assert worker.process.poll() is None, worker.log
         finally:
             worker.kill()
 

@@ -44,7 +44,7 @@ def run(file: Path, spec: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("point", "last"),
-    [("after_begin", "0 after_write_batch"), ("after_send_offsets", "1 after_produce")],
+    [("after_begin", "0 after_write_batch"), ("after_produce", "1 after_send_offsets")],
 )
 def test_the_commit_after_the_file_dies_at_the_point(tmp_path: Path, point: str, last: str) -> None:
     """Goal: exactly that step of the next commit. Method: exit there, look at the last step that was left."""

@@ -32,10 +32,15 @@ def command(layout: Layout, classpath: str, heap_mib: int, main: str, *arguments
     return [
         str(java()),
         f"-Xmx{heap_mib}m",
-        # One small heap on two cores: the serial collector and the first compiler tier start fastest and
-        # take the fewest threads (1.5 s to usable, against 6.5 s with the defaults on a busy machine).
-        "-XX:+UseSerialGC",
+        # One small heap on two cores: the first compiler tier starts fastest and takes the fewest threads
+        # (1.5 s to usable, against 6.5 s with the defaults on a busy machine).
         "-XX:TieredStopAtLevel=1",
+        # Starts as fast as the serial collector and stops the broker for 5 ms instead of 10 to 22 (measured
+        # at 1 000 events/s, every second or so).
+        "-XX:+UseParallelGC",
+        # As with all tiers. With the 48 MB of one tier the code grows into the limit above which the JVM
+        # collects everything (a pause of 60 to 130 ms, measured).
+        "-XX:ReservedCodeCacheSize=240m",
         # A broker without memory must die and say so, not linger half alive.
         "-XX:+ExitOnOutOfMemoryError",
         f"-XX:ErrorFile={layout.crash_report}",

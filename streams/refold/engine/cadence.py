@@ -12,12 +12,9 @@ from typing import Final
 #: A gap without events after which the next one commits at once.
 IDLE_MS: Final = 10
 
-#: Not sooner than this after the last commit was confirmed: the coordinator still writes its markers. A
-#: transaction that begins meanwhile is told CONCURRENT_TRANSACTIONS for its partitions, and librdkafka sleeps
-#: 20 ms then (not configurable, whatever retry.backoff.ms says). At 1 000 events/s on two busy cores 23 % of
-#: the commits begun within 1.5 ms of the last one's end took longer than 20 ms, and 1 to 6 % of the later
-#: ones. A commit takes 7 of the 10 ms between two starts, so it costs nothing where the broker keeps up.
-MARKERS_MS: Final = 3
+#: Not sooner than this after the last commit was confirmed: the coordinator still writes its markers, and
+#: to ask for the next transaction meanwhile costs a refused request (``clients.RETRY_BACKOFF_MS``).
+MARKERS_MS: Final = 2
 
 #: More workers mean more transactions on the same brokers: at least this much of spacing for each.
 PER_WORKER_MS: Final = 1

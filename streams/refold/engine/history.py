@@ -83,6 +83,11 @@ def extend(tail: Tail, offsets: Sequence[int]) -> tuple[Tail, list[tuple[int, by
     return Tail(first, offsets[-1] + 1, count, deltas), full
 
 
+def filled(listed: int, events: int) -> int:
+    """How many blocks :func:`extend` fills when ``events`` follow an open block of ``listed``."""
+    return (listed + events) // BLOCK_EVENTS
+
+
 #: Never changed.
 _NONE: list[tuple[int, bytes]] = []
 

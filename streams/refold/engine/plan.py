@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Message
 
 from refold.engine import rows
-from refold.engine.history import Tail
+from refold.engine.history import Tail, filled
 from refold.engine.overlay import PartitionOverlay
 from refold.engine.rows import Frontier
 from refold.engine.store import Batch, Store
+from refold.errors import StorageError
 
 if TYPE_CHECKING:
     from refold.engine.warming.unread import Unread
@@ -86,6 +87,16 @@ class Plan:
     #: As :meth:`batch` has written it.
     frontier: Frontier | None = None
 
+    def blocks_due(self) -> int:
+        """How many history records this attempt will produce; which journal offsets they hold is not known
+        yet."""
+        due = 0
+        for touched in self.part.touched.values():
+            tail, events = touched.entry.tail, len(touched.events)
+            # A deleted session's blocks are removed, and those it fills anew have the same keys.
+            due += max(tail.blocks, filled(0, events)) if touched.deleted else filled(tail.listed, events)
+        return due
+
     def learn(self, written: Written) -> None:
         """What the acknowledgements say of where the changelogs and the journal are now."""
         acks = self.acks
@@ -98,6 +109,26 @@ class Plan:
         if acks.journal >= 0:
             # After our last record comes the marker of this transaction.
             written.journal_next = acks.journal + 2
+
+    def write(self, written: Written, now_ms: int) -> None:
+        """To RocksDB, after the commit. Raises :class:`StorageError`: the partition must be restored."""
+        unread = written.unread
+        if unread is None:
+            self.learn(written)
+            self.part.state_end = written.state_next
+            written.store.write(self.batch(written, now_ms))
+            return
+        with unread.gate:
+            self.learn(written)
+            self.part.state_end = written.state_next
+            unread.writes(self.rows)
+            try:
+                written.store.write(self.batch(written, now_ms))
+            except StorageError:
+                unread.broken = True
+                raise
+            if self.frontier is not None:
+                unread.committed(self.frontier, (*self.rows, *self.blocks))
 
     def batch(self, written: Written, now_ms: int) -> Batch:
         """The writes to RocksDB, after :meth:`learn`; with the gate of ``written.unread`` held, if there is

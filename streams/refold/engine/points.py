@@ -29,8 +29,8 @@ from refold.errors import ConfigError, InvariantViolation
 #: The steps of a commit, in order. ``in_commit``: the commit request is sent, its answer not yet seen.
 COMMIT: Final = (
     "after_begin",
-    "after_produce",
     "after_send_offsets",
+    "after_produce",
     "in_commit",
     "after_commit",
     "after_write_batch",

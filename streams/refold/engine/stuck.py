@@ -1,8 +1,9 @@
 """A call of librdkafka's transaction API that does not come back although it was given a time limit.
 
 Seen when the only broker was down for 20 s while a worker was idle: the next commit's
-``send_offsets_to_transaction(…, 5 s)`` waited for ever inside librdkafka 2.x, and with it the worker, which
-looked ready. Nothing can interrupt the call, so the process ends: what was not committed is read again.
+``send_offsets_to_transaction(…, 5 s)`` waited for ever, and with it the worker, which looked ready. That cause
+is known and avoided (``clients.transactional``); what else may hang there is not. Nothing can interrupt the
+call, so the process ends: what was not committed is read again.
 
 Pure. It counts looks and not seconds: a process that was suspended in the middle of a call is not stuck.
 """
