@@ -1,7 +1,7 @@
 """A call of librdkafka's transaction API that does not come back although it was given a time limit.
 
 Seen when the only broker was down for 20 s while a worker was idle: the next commit's
-``send_offsets_to_transaction(…, 5 s)`` waited for ever, and with it the worker, which looked ready. That cause
+``send_offsets_to_transaction(…, 5 s)`` waited for ever, and with it the worker, which looked ready. The cause
 is known and avoided (``clients.transactional``); what else may hang there is not. Nothing can interrupt the
 call, so the process ends: what was not committed is read again.
 
