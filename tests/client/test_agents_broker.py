@@ -177,6 +177,9 @@ async def test_a_second_signal_ends_the_process_at_once_and_the_cli_shows_and_st
         ("outline", "completed"),
         ("long", "running"),
     ]
+    assert {step["summary"] for step in shown["steps"]} == {None}
+    said = await asyncio.to_thread(command, "show", handle.session.id, "r-2", "--payload")
+    assert said["steps"][0]["summary"]
     await asyncio.to_thread(command, "stop", handle.session.id, "r-2", "--by", "ada", "--yes")
     with pytest.raises(RunStopped):
         await handle.result(PATIENCE_S)

@@ -134,6 +134,7 @@ def test_a_tool_is_still_the_function() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({}, "say what running it twice would do, effect='none' or 'idempotent' or 'external'"),
         ({"effect": "maybe"}, "effect 'maybe' must be one of none, idempotent, external"),
         ({"effect": "none", "name": "a b"}, "providers take 1 to 64"),
         ({"effect": "none", "timeout": 0}, "timeout is in seconds and above 0"),

@@ -1,7 +1,7 @@
 """``refold run``: open runs of durable agents; look at one, stop it, let another version or another try have
 it.
 
-``list`` and ``show`` never print what a run was given or what came of it.
+``list`` and ``show`` do not print what a run was given or what came of it.
 """
 
 from __future__ import annotations
@@ -110,16 +110,19 @@ def list_(
 def show(
     session: SessionArgument,
     run: RunArgument,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Also print summaries: by default an output's beginning.")
+    ] = False,
     tenant: TenantOption = None,
     bootstrap: BootstrapOption = None,
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run and its steps: states, attempts, what was read, summaries; never inputs and outputs."""
+    """Show one run and its steps: states, attempts, what was read; never inputs and outputs."""
     from refold.cli.run_items import told_run
 
     async def work(rf: Refold) -> dict[str, Any]:
-        return told_run(await rf.run(session, run).row())
+        return told_run(await rf.run(session, run).row(), payload)
 
     told = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
@@ -139,6 +142,11 @@ def show(
                 )
                 for s in told["steps"]
             ),
+        )
+    if not told["steps"]:
+        out.note(
+            "it has no steps: none was recorded yet, or it is over and the journal has them"
+            f" (`refold session events {session}`)"
         )
     out.result(told)
 

@@ -24,8 +24,9 @@ async def open_runs(rf: Refold) -> list[WorkItem]:
     return sorted(found.values(), key=lambda item: (item.since_ms, item.tenant, item.session, item.seq))
 
 
-def told_run(row: RunRow) -> dict[str, Any]:
-    """A run and its steps, without what went in and came out."""
+def told_run(row: RunRow, payload: bool) -> dict[str, Any]:
+    """A run and its steps, without what went in and came out. ``payload``: with the summaries, which are the
+    beginning of what came out where the agent says nothing else."""
     data = row.data
     return {
         "run": row.run_id,
@@ -37,7 +38,7 @@ def told_run(row: RunRow) -> dict[str, Any]:
         "epoch": row.epoch,
         "holder": data["holder"],
         "waiting_for": list(data["waiting_for"]),
-        "summary": data["summary"],
+        "summary": data["summary"] if payload else None,
         "error_code": data["error_code"],
         "error": data["error"],
         "started_seq": data["started_seq"],
@@ -48,7 +49,7 @@ def told_run(row: RunRow) -> dict[str, Any]:
                 "attempt": step.attempt,
                 "effect": step.effect,
                 "reads": [name for name, _ in step.reads],
-                "summary": step.summary,
+                "summary": step.summary if payload else None,
                 "error": step.error and f"{step.error_code}: {step.error}",
             }
             for step in row.steps.values()

@@ -203,6 +203,8 @@ def events(
             await asyncio.sleep(FOLLOW_POLL_S)
 
     last = with_client(bootstrap, prefix, tenant, work)
+    if not follow and last == after:
+        out.note(f"no event of {session} after seq {after}: nothing was accepted, or `--tenant` is another")
     if not follow:
         out.result({"session": session, "events": rows, "last_seq": last})
 

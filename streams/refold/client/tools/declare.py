@@ -143,7 +143,7 @@ def tool(
 def tool(
     function: Callable[..., Any] | None = None,
     *,
-    effect: Effect,
+    effect: Effect | None = None,
     lookup: LookupFunction | None = None,
     approval: Approval = False,
     timeout: float | None = TIMEOUT_S_DEFAULT,
@@ -161,6 +161,11 @@ def tool(
     """
 
     def declare(declared: Callable[..., Any]) -> Tool:
+        if effect is None:
+            raise UsageError(
+                f"tool {name or getattr(declared, '__name__', '?')}: say what running it twice would do,"
+                f" effect={' or '.join(repr(known) for known in EFFECTS)}; see docs/guides/tools.md"
+            )
         return Tool(
             declared,
             effect=effect,
