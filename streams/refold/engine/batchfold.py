@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from refold.engine.assignment import Partition
 from refold.engine.chunks import Chunk
+from refold.engine.overlay import Overlay
 from refold.engine.ownership import Ownership
 from refold.engine.poll import Flow
 from refold.engine.seal import SLICE_S
@@ -54,6 +55,8 @@ class BatchFold(Ownership):
     #: What is held, of all partitions: as much as may wait to be folded besides, and no more.
     held_flow: Flow
     _go: asyncio.Event
+    #: The pump waits for more records to commit; ``None`` before it does so for the first time.
+    _resting: asyncio.Future[None] | None = None
     #: High watermark of a partition of batches; blocks, raises Unavailable- or TransientError.
     batches_end: Callable[[int], int]
 
@@ -124,10 +127,20 @@ class BatchFold(Ownership):
             # The partition is being restored already: what was folded of it is dropped.
             return at
         owner.batches_position = part.batches_next
-        if overlay.bytes >= half:
-            self._go.clear()
+        self._fills(overlay)
         self._dirty.set()
         return at
+
+    def _fills(self, overlay: Overlay) -> None:
+        """``overlay`` has grown. Where it is full nothing more is folded until its commit, which then has
+        nothing to wait for."""
+        if overlay.bytes >= self.config.overlay_bytes_max // 2:
+            self._go.clear()
+            self._end_rest()
+
+    def _end_rest(self) -> None:
+        if self._resting is not None and not self._resting.done():
+            self._resting.set_result(None)
 
     # --- the inbox waits for batches (rule G10) ------------------------------------------------------
 

@@ -212,8 +212,7 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
         owner.position = part.next_offset
         if at:
             owner.ruled_ms = messages[at - 1].timestamp()[1]
-        if overlay.bytes >= half:
-            self._go.clear()
+        self._fills(overlay)
         self._dirty.set()
         return at, behind
 
@@ -238,7 +237,7 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
                 continue
             delay = self._delay()
             if delay > 0:
-                await asyncio.sleep(delay)
+                await self._rest(delay)
                 continue
             self._idle.clear()
             try:
@@ -270,6 +269,15 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
             if self._aborts_in_a_row:
                 backoff = min(ABORT_BACKOFF_MS << (self._aborts_in_a_row - 1), ABORT_BACKOFF_MS_MAX)
                 await asyncio.sleep(backoff / 1000)
+
+    async def _rest(self, seconds: float) -> None:
+        """No longer than this: an overlay that is full is committed at once."""
+        resting = self._resting = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._end_rest)
+        try:
+            await resting
+        finally:
+            timer.cancel()
 
     def _delay(self) -> float:
         if self.stopping or self._claims or self.current.bytes * 2 >= self.config.overlay_bytes_max:

@@ -83,8 +83,7 @@ class WarmFold(Serving):
         owner.position = part.next_offset
         if at:
             owner.ruled_ms = messages[at - 1].timestamp()[1]
-        if overlay.bytes >= half:
-            self._go.clear()
+        self._fills(overlay)
         self._dirty.set()
         if full:
             self._stop_source(owner)
@@ -237,8 +236,7 @@ class WarmFold(Serving):
         else:
             parking.behind.add(key)
             self._look_for_batches(owner, parking)
-        if overlay.bytes >= self.config.overlay_bytes_max // 2:
-            self._go.clear()
+        self._fills(overlay)
         self._dirty.set()
         return done
 
