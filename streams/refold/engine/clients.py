@@ -31,6 +31,15 @@ POLL_INTERVAL_MS_MAX: Final = 300_000
 #: What librdkafka prefetches: 16 MiB is 0.2 s of input at full speed.
 PREFETCH_KBYTES: Final = 16 * 1024
 
+#: The most that one fetch brings of one partition of the inbox, and in all: where there is a backlog, records
+#: of one partition come in runs of this length. A commit writes each session it touched once, and a partition
+#: holds a share of the sessions, so a run that is as long as a commit (10 000 events of 420 bytes) touches
+#: fewer of them: 13 000 state records instead of 25 000 for 120 000 events of 3 000 sessions, and 24 us of
+#: the worker's CPU per event instead of 33 with 1 MiB, librdkafka's default (medians of three alternating
+#: rounds of 240 000). The peak of `bench.memory` stayed at 322 MiB.
+FETCH_PARTITION_BYTES: Final = 4 * 1024 * 1024
+FETCH_BYTES: Final = 2 * FETCH_PARTITION_BYTES
+
 #: The same for a restore, and the most of it that one fetch of one partition brings. The least is one batch
 #: of our own (``BATCH_BYTES``): a broker sends a whole one however little is asked for. With 32 and 8 MiB the
 #: first record came after 21 ms instead of 7, and what waited had left the processor's cache: two restores of
@@ -86,6 +95,8 @@ def member(config: EngineConfig, url: str) -> Consumer:
     """The group member. ``client.id`` carries the advertised URL: that is how an owner is found."""
     return Consumer(
         {
+            "fetch.message.max.bytes": FETCH_PARTITION_BYTES,
+            "fetch.max.bytes": FETCH_BYTES,
             **config.kafka,
             "client.id": f"refold|{config.instance}|{url}",
             "group.id": config.topics.group,
