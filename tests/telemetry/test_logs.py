@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,3 +161,18 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     ours.configure(fmt="console", stream=stream)
     structlog.get_logger("refold.x").info("a")
     assert "\x1b" not in stream.getvalue()
+
+
+def test_a_worker_logs_without_loading_rich() -> None:
+    """structlog is loaded as where rich is not installed; who asks for rich afterwards gets it."""
+    code = (
+        "import sys; from refold.telemetry.plain import load_structlog; load_structlog()\n"
+        "import structlog, refold.telemetry.logging\n"
+        "assert structlog.dev.rich is None and 'rich' not in sys.modules, 'loaded'\n"
+        "import rich; load_structlog()\n"
+        "print(rich.__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "rich"), done.stderr

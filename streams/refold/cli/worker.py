@@ -46,6 +46,9 @@ def _run(settings: Settings, processes: int) -> None:
     # Nothing that is imported is garbage. A worker turns it on again when it has started (Collector.start); a
     # supervisor starts processes and waits.
     gc.disable()
+    from refold.telemetry.plain import load_structlog
+
+    load_structlog()
     from refold.engine import supervisor, worker
     from refold.engine.config import EngineConfig
     from refold.telemetry.logging import configure

@@ -13,7 +13,8 @@ Rules B1 to B3 of docs/internals/recovery.md:
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from confluent_kafka import Message
@@ -35,6 +36,9 @@ RECORD_OVERHEAD_BYTES: Final = 512
 #: copy stays in memory, as a commit's rows do.
 FILE_BYTES_MIN: Final = 4 * 1024 * 1024
 
+#: The first byte of a row's key says what it is.
+KIND_BYTES: Final = 1
+
 #: A run is full from here on: between two counts of what is really kept at least an eighth is read.
 FULL_EIGHTHS: Final = 7
 
@@ -43,42 +47,43 @@ RUN_SECONDS_MAX: Final = 5
 
 
 class Run:
-    """One thread. Keys are full row keys (:mod:`refold.engine.rows`)."""
+    """One thread. Keys of one kind of row (:mod:`refold.engine.rows`, one byte) are kept as they were read: a
+    full key for each record of a key would be most of what keeping it costs."""
 
     __slots__ = ("_bytes_bound", "_bytes_max", "_last")
 
     def __init__(self, bytes_per_s_max: int = 0) -> None:
         self._bytes_max = min(RUN_BYTES_MAX, bytes_per_s_max * RUN_SECONDS_MAX or RUN_BYTES_MAX)
-        self._last: dict[bytes, Message] = {}
+        self._last: defaultdict[bytes, dict[bytes, Message]] = defaultdict(dict)
         #: What was put since it was counted last is in it, also what was replaced since.
         self._bytes_bound = 0
 
     def put(self, key: bytes, message: Message) -> None:
-        """``message`` is the newest of its key; without a value it deletes the row."""
-        self._last[key] = message
+        """``message`` is the newest of its full row key; without a value it deletes the row."""
+        self._last[key[:KIND_BYTES]][key[KIND_BYTES:]] = message
         self._bytes_bound += len(message) + len(key) + RECORD_OVERHEAD_BYTES
 
     def put_all(self, kind: bytes, keys: Sequence[bytes], messages: Sequence[Message]) -> int:
         """Records of one changelog in the order of the log, newer than all before. ``kind``: which rows they
         are. Returns the bytes of keys and values. Costs most of a restore, hence no loop in Python."""
-        self._last.update(zip(map(kind.__add__, keys), messages, strict=True))
+        self._last[kind].update(zip(keys, messages, strict=True))
         size = sum(map(len, messages)) + sum(map(len, keys))
         self._bytes_bound += size + len(keys) * (len(kind) + RECORD_OVERHEAD_BYTES)
         return size
 
     def __len__(self) -> int:
-        return len(self._last)
+        return sum(map(len, self._last.values()))
 
     def _bytes(self) -> int:
         """Of what is kept: exact."""
-        last = self._last
-        self._bytes_bound = sum(map(len, last.values())) + sum(map(len, last))
-        self._bytes_bound += len(last) * RECORD_OVERHEAD_BYTES
+        self._bytes_bound = len(self) * (KIND_BYTES + RECORD_OVERHEAD_BYTES)
+        for last in self._last.values():
+            self._bytes_bound += sum(map(len, last.values())) + sum(map(len, last))
         return self._bytes_bound
 
     @property
     def full(self) -> bool:
-        if len(self._last) >= RUN_RECORDS_MAX:
+        if len(self) >= RUN_RECORDS_MAX:
             return True
         if self._bytes_bound < self._bytes_max:
             return False
@@ -96,25 +101,31 @@ class Run:
             points.reach("run_ingested")
         else:
             batch = Batch()
-            for key, message in self._last.items():
-                row = row_of(key, message)
-                if row is None:
-                    batch.delete(key)
-                else:
-                    batch.put(key, row)
+            for kind, last in self._last.items():
+                for tail, message in last.items():
+                    key = kind + tail
+                    row = row_of(key, message)
+                    if row is None:
+                        batch.delete(key)
+                    else:
+                        batch.put(key, row)
             batch.frontier(frontier)
             store.write(batch)
         self._last.clear()
         self._bytes_bound = 0
 
     def _sorted(self, frontier: rows.Frontier) -> Iterator[tuple[bytes, bytes | None]]:
-        keys = sorted(self._last)
-        at = bisect.bisect(keys, rows.FRONTIER_KEY)
-        for key in keys[:at]:
-            yield key, row_of(key, self._last[key])
+        kinds = sorted(self._last)
+        at = bisect.bisect(kinds, rows.NOTE)
+        yield from self._rows(kinds[:at])
         yield rows.FRONTIER_KEY, frontier.encode()
-        for key in keys[at:]:
-            yield key, row_of(key, self._last[key])
+        yield from self._rows(kinds[at:])
+
+    def _rows(self, kinds: Iterable[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
+        for kind in kinds:
+            last = self._last[kind]
+            for tail in sorted(last):
+                yield (key := kind + tail), row_of(key, last[tail])
 
 
 def row_of(key: bytes, message: Message) -> bytes | None:

@@ -10,7 +10,20 @@
 
 from __future__ import annotations
 
-from refold.topology.model import Topology
+from typing import TYPE_CHECKING, Any
+
 from refold.topology.names import TopicNames
 
+if TYPE_CHECKING:
+    from refold.topology.model import Topology
+
 __all__ = ["TopicNames", "Topology"]
+
+
+def __getattr__(name: str) -> Any:
+    """The model is loaded when it is used: workers and clients need the names alone."""
+    if name != "Topology":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from refold.topology.model import Topology
+
+    return Topology

@@ -24,9 +24,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from refold.errors import ConfigError, NotFound, StorageError, UnavailableError, UsageError
 
 #: Default above which a text or data field goes to the store. 64 KiB: sixteen such parts still fit the 1 MB
@@ -54,6 +51,9 @@ def filesystem(setting: str, url: str, **options: Any) -> tuple[Any, str]:
     """fsspec's file system and the path in it. Raises :class:`ConfigError` for a URL it cannot serve (unknown
     scheme, missing extra) and :class:`UnavailableError` where it asks at once (ftp, sftp) and nobody answers.
     They name the setting and the scheme, not the URL: it may hold credentials."""
+    # Loaded where a store is named at all: who has none starts without it.
+    import fsspec
+
     scheme = url.partition("://")[0].lower() if "://" in url else "file"
     try:
         found, root = fsspec.core.url_to_fs(url, **options)
@@ -66,13 +66,20 @@ def filesystem(setting: str, url: str, **options: Any) -> tuple[Any, str]:
     return found, str(root).rstrip("/")
 
 
+def is_local(fs: Any) -> bool:
+    """Whether an fsspec file system is a directory of this machine."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
 class BlobStore:
     """One fsspec URL. Cheap to make: nothing is opened until the first put or get."""
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         """Raises as :func:`filesystem`."""
         self._fs, self._root = filesystem("blobs.url", url, **(options or {}))
-        self._local = isinstance(self._fs, LocalFileSystem)
+        self._local = is_local(self._fs)
         protocol = self._fs.protocol
         self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
 

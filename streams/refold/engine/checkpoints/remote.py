@@ -27,15 +27,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fsspec.implementations.local import LocalFileSystem
-
 from refold.engine.checkpoints import keyfilter
 from refold.engine.checkpoints import manifest as manifests
 from refold.engine.checkpoints.keyfilter import FILTER_BYTES_MAX, KeyFilter
 from refold.engine.checkpoints.manifest import MANIFEST_BYTES_MAX, Entry, Manifest
 from refold.engine.checkpoints.retention import Held, Stored
 from refold.errors import NotFound, RefoldError, StorageError, UnavailableError
-from refold.wire.blobs import ATOMIC_PROTOCOLS, filesystem
+from refold.wire.blobs import ATOMIC_PROTOCOLS, filesystem, is_local
 
 #: One read of a download or check: large enough for an object store's round trip, small beside the memtables.
 READ_BYTES: Final = 4 * 1024 * 1024
@@ -60,7 +58,7 @@ class Remote:
             "worker.checkpoint_url", url, use_listings_cache=False, skip_instance_cache=True, **options
         )
         self._base = f"{self._root}/{prefix}"
-        self._local = isinstance(self._fs, LocalFileSystem)
+        self._local = is_local(self._fs)
         protocol = self._fs.protocol
         self._atomic = bool(({protocol} if isinstance(protocol, str) else set(protocol)) & ATOMIC_PROTOCOLS)
         self.prefix = prefix

@@ -18,7 +18,7 @@ START_SPREAD: Final = 0.2
 #: Memory of a simulation: about 1 KB per partition and 100 bytes per hot session.
 PARTITIONS_MAX: Final = 100_000
 HOT_SESSIONS_MAX: Final = 1_000_000
-#: Records that a restore takes at once (`changelogs.CHUNK_RECORDS`).
+#: Records that a restore takes at once (`warming.reader.CHUNK_RECORDS`; `changelogs` takes fewer).
 CHUNK_RECORDS: Final = 2_000
 #: With a limit a chunk is at least this large, so this many bytes take a minute or two: 25 us per chunk.
 CHUNK_BYTES_MIN: Final = 768 * 1024
