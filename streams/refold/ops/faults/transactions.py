@@ -46,7 +46,7 @@ async def hung(scene: Scene) -> None:
         owned = await scene.until("the victim owns something", lambda: stage.owned(VICTIM))
         scene.held.add(VICTIM)
         since = log_size(other)
-        worker.point_path.write_text("after_send_offsets:stop")
+        worker.point_path.write_text("after_produce:stop")
         await scene.until("the owner stopped in its commit", lambda: hits(worker))
         began = time.monotonic()
         scene.seen["held_back"] = await scene.until(
