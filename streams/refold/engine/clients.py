@@ -61,10 +61,10 @@ WAKE_TIMEOUT_S: Final = 1.0
 FETCH_WAIT_MS: Final = 100
 
 #: How soon a connection that was lost is tried again, at first; librdkafka doubles it up to
-#: ``settings.RECONNECT_MS_MAX``. Half of it, but at least 11 ms, is also what librdkafka lets pass between two
-#: connections it opens for want of any: a new client, which gives up its bootstrap connection for one to the
-#: same broker, then stands still. With 100 ms (the default) two of seven starts joined 50 ms later than the
-#: others, and so long a restore's first record often took (measured).
+#: ``settings.RECONNECT_MS_MAX``. Half of it, but at least 11 ms, is also what librdkafka lets pass between
+#: two connections it opens for want of any: a new client, which gives up its bootstrap connection for one to
+#: the same broker, then stands still. With 100 ms (the default) two of seven starts joined 50 ms later than
+#: the others, and so long a restore's first record often took (measured).
 RECONNECT_MS: Final = 20
 
 #: What looking for a connection may cost before a producer's transactions are begun.
