@@ -19,7 +19,6 @@ import pytest
 from engine.changelog_world import DAY, NOW, PARTITION, TOPICS, World, snapshot
 from refold.engine import rows
 from refold.engine.changelogs import StoodStill
-from refold.engine.commit import Transactor
 from refold.engine.config import EngineConfig
 from refold.engine.overlay import PartitionOverlay
 from refold.engine.plan import Plan, Written
@@ -170,7 +169,7 @@ class Hot:
             log.marker()
         world.cluster.inbox_next += 1
         plan.part.next_offset = world.cluster.inbox_next
-        Transactor._write_store(plan, written, NOW)
+        plan.write(written, NOW)
         self.note("deleted meanwhile" if deleted else "changed meanwhile")
 
     def check(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from refold.errors import ConfigError
-from refold.settings import Settings, is_loopback, load_settings
+from refold.settings import RECONNECT_MS_MAX, Settings, is_loopback, load_settings
 from refold.settings_layers import MASK, env_name, leaves
 from refold.settings_report import reference, rows
 
@@ -256,6 +256,7 @@ def test_kafka_config_carries_security_and_pass_through(tmp_path: Path) -> None:
         "ssl.ca.location": str(tmp_path / "ca.pem"),
         "linger.ms": "7",
         "client.id": "refold-admin",
+        "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
     }
 
 
