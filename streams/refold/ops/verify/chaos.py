@@ -181,9 +181,11 @@ class _Run:
             await self._raise_version(started)
 
     async def _victim(self, first: int, death: Death) -> WorkerProcess:
-        """Raises :class:`UnavailableError` where none is ready because one ended by itself."""
+        """Raises :class:`UnavailableError` where none is ready because one ended by itself, and not in a way
+        that a supervisor answers by starting it again."""
         if (found := await find_victim(self.stage, first, death, READY_WAIT_S_MAX)) is not None:
             return found
+        self.stage.revive()
         workers = self.stage.fleet.workers
         for worker in (*workers[first:], *workers[:first]):
             if not worker.alive:
