@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from refold.topology.lasting import RENEW_S_MIN, RETIRED_MAX, _Lasting
+from refold.topology.lasting import OPERATION_S, RENEW_S_MIN, RETIRED_MAX, _Lasting
 
 
 class FakeAdmin:
@@ -16,10 +16,12 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.futures: list[Future[Any]] = []
+        self.asked_for: list[float] = []
 
     def describe_consumer_groups(
         self, groups: list[str], *, request_timeout: float
     ) -> dict[str, Future[Any]]:
+        self.asked_for.append(request_timeout)
         self.futures.append(Future())
         return {groups[0]: self.futures[-1]}
 
@@ -64,8 +66,21 @@ def test_other_errors_and_answers_replace_nothing() -> None:
     assert world.admin.list_topics() is world.clients[0]
 
 
+def test_whoever_asks_is_told_in_time_and_librdkafka_is_left_to_wait() -> None:
+    """Goal: a coordinator that is away ends the question and not the process. Method: an answer that comes
+    after its asker was told."""
+    world = World()
+    future = world.admin.describe_consumer_groups(["g"], request_timeout=0.01)["g"]
+    with pytest.raises(KafkaException, match="no answer within"):
+        future.result(10)
+    assert world.clients[0].asked_for == [OPERATION_S]
+    world.clients[0].futures[0].set_result("late")
+    with pytest.raises(KafkaException, match="no answer within"):
+        future.result(0)
+
+
 def test_a_cluster_that_is_away_costs_a_client_every_ten_seconds_and_no_memory() -> None:
-    """Goal: renewals are spaced, and no more than the last retired ones are kept."""
+    """Goal: renewals are spaced; those with a request under way are kept, but only so many."""
     world = World()
     for _ in range(10):
         world.end(KafkaError._TIMED_OUT)
@@ -74,7 +89,18 @@ def test_a_cluster_that_is_away_costs_a_client_every_ten_seconds_and_no_memory()
         world.now += RENEW_S_MIN
         world.end(KafkaError._TIMED_OUT)
     assert len(world.clients) == 12
+    assert len(world.admin._retired) == 1, "but for the last one, nothing of theirs is open"
+    for _ in range(10):
+        world.now += RENEW_S_MIN
+        world.admin.describe_consumer_groups(["g"], request_timeout=60)
+        world.end(KafkaError._TIMED_OUT)
     assert len(world.admin._retired) == RETIRED_MAX
+    for client in world.clients:
+        for future in client.futures:
+            if not future.done():
+                future.set_result("at last")
+    world.admin.list_topics()
+    assert len(world.admin._retired) <= 1
 
 
 def test_what_is_under_way_on_a_replaced_client_is_answered() -> None:
