@@ -2,7 +2,8 @@
 
 c. *Hot session*: the disk is lost, and the inbox holds one message for the session that spoke last
    (``recent``) and one for a session nobody has heard of (``new``). From the worker's assignment to each
-   message's journal record being read as committed: with ``worker.hot_first`` and without.
+   message's journal record being read as committed: with ``worker.hot_first`` and without, from the log
+   alone, and with it where a checkpoint of all of them is kept.
 d. *Intact disk*: the same partition, the worker stopped or killed and started again. From its assignment to
    the partition live.
 """
@@ -20,14 +21,18 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from bench import events
-from bench.harness import STEP_SECONDS_MAX, Stack, load
+from bench.harness import STEP_SECONDS_MAX, Stack, load, wait_until
+from bench.recovery.tail import OFTEN, SELDOM, checkpointed
 from bench.recovery.worker import Watched, has
 from refold.core.slots import SlotMap
+from refold.engine.checkpoints.remote import Remote
 
 INSTANCE = "hot"
 TENANT = "bench"
 #: Events: a minute on two cores, where a step may take five.
 FOLDED_AT_ONCE = 1_000_000
+#: Names of the new sessions of the arm with a checkpoint: beyond those of the other arms.
+CHECKPOINTED = 1_000
 
 
 @dataclass
@@ -98,12 +103,14 @@ def fold(stack: Stack, sessions: Sessions, to: int) -> None:
         worker.stop()
 
 
-def probe(stack: Stack, sessions: Sessions, number: int, *, hot_first: bool) -> dict[str, float]:
+def probe(
+    stack: Stack, sessions: Sessions, number: int, *, hot_first: bool, **settings: str
+) -> dict[str, float]:
     """A life of the worker without its disk; see part c."""
     recent, new = f"s-{sessions.count - 1}", f"new-{number}"
     journal = Journal(stack)
     load(stack.bootstrap, f"{stack.prefix}.inbox", (sessions.message(name) for name in (recent, new)))
-    env = {"REFOLD_WORKER__HOT_FIRST": "true"} if hot_first else {}
+    env = settings | ({"REFOLD_WORKER__HOT_FIRST": "true"} if hot_first else {})
     shutil.rmtree(stack.directory / stack.prefix / INSTANCE)
     worker = Watched(stack, INSTANCE, f"hot_first={hot_first}", **env)
     try:
@@ -121,6 +128,21 @@ def probe(stack: Stack, sessions: Sessions, number: int, *, hot_first: bool) -> 
         journal.close()
         worker.folded(stack)
         worker.stop()
+
+
+def checkpoint(stack: Stack) -> dict[str, str]:
+    """A life of the worker that leaves a checkpoint of all there is; the settings that find it.
+
+    Its directory is kept apart per size: a probe leaves no checkpoint of its own (``SELDOM`` and a stop).
+    """
+    url = f"file://{stack.directory / 'checkpoints-hot'}"
+    remote = Remote(url, stack.prefix)
+    settings = {"REFOLD_WORKER__CHECKPOINT_URL": url}
+    worker = Watched(stack, INSTANCE, "checkpoint", **settings, **OFTEN)
+    end = worker.folded(stack)
+    wait_until(lambda: checkpointed(remote, 1) >= end, "the checkpoint")
+    worker.stop()
+    return settings | SELDOM
 
 
 def again(stack: Stack, *, kill: bool) -> dict[str, float]:
@@ -150,6 +172,10 @@ def run(stack: Stack, sizes: list[int], *, kill: bool = True) -> dict[str, Any]:
         for hot_first in arms:
             row["on" if hot_first else "off"] = probe(
                 stack, sessions, 2 * number + hot_first, hot_first=hot_first
+            )
+        if has("hot_first") and has("checkpoint_url"):
+            row["checkpoint"] = probe(
+                stack, sessions, CHECKPOINTED + number, hot_first=True, **checkpoint(stack)
             )
         if True not in arms:
             row["on"] = "hot_first not available"
