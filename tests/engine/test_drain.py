@@ -65,7 +65,8 @@ def drain(worker: Worker, *options: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 def hold_a_commit(worker: Worker, traffic: Traffic) -> int:
-    """The worker's next commit, of events sent now, is sent and not finished until ``release`` exists."""
+    """The worker's next commit, of events sent now, has sent its offsets and goes no further until
+    ``release`` exists."""
     worker.arm("after_send_offsets", "hold")
     traffic.send(200, odd=False)
     return worker.events_at_point()

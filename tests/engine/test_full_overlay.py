@@ -19,7 +19,7 @@ CONFIG = EngineConfig(kafka={}, prefix="t", instance="w", data_dir=Path("unused"
 def resting() -> Engine:
     """As much of an engine as rests and is filled."""
     engine = Engine.__new__(Engine)
-    engine.config = replace(CONFIG, overlay_bytes_max=100)
+    engine.config = replace(CONFIG, overlay_bytes_max=101)
     engine._loop = asyncio.get_running_loop()
     engine._go = asyncio.Event()
     engine._go.set()
@@ -40,6 +40,13 @@ async def test_a_full_overlay_is_committed_at_once() -> None:
     engine._fills(overlay)
     await asyncio.wait_for(rest, UNTIL_S)
     assert not engine._go.is_set()
+    # Whoever makes room elsewhere meanwhile has not made any here; full is full for all who ask.
+    engine.current = overlay
+    engine._let_go()
+    assert not engine._go.is_set()
+    engine.current = Overlay()
+    engine._let_go()
+    assert engine._go.is_set()
 
 
 async def test_an_overlay_that_does_not_fill_is_waited_for_no_longer_than_said() -> None:

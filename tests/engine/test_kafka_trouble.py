@@ -84,6 +84,45 @@ def test_a_consumer_that_reports_it_is_fenced_ends_the_process(code: int) -> Non
     assert "REFOLD_WORKER__INSTANCE" in str(error)
 
 
+class _Owner(_Failures):
+    """Settles at once."""
+
+    def revoked(self, _: Any) -> None: ...
+    def lost(self, _: Any) -> None: ...
+
+
+class _FencedInCallback:
+    """A consumer that says so in the calls that a rebalance callback makes."""
+
+    def __init__(self, code: int) -> None:
+        self._raised = KafkaException(KafkaError(code, "fenced"))
+
+    def subscribe(self, *_: Any, **__: Any) -> None: ...
+
+    def incremental_assign(self, *_: Any) -> None:
+        raise self._raised
+
+    incremental_unassign = incremental_assign
+
+
+@pytest.mark.parametrize("callback", ["_on_assign", "_on_revoke", "_on_lost"])
+@pytest.mark.parametrize("code", FENCED)
+def test_one_that_finds_out_in_a_rebalance_callback_says_the_same(code: int, callback: str) -> None:
+    """Goal: status 76 and the way out, not an unexpected error with status 70."""
+    failures, consumer = _Owner(), _FencedInCallback(code)
+    poller = Poller(
+        consumer,  # type: ignore[arg-type]
+        "inbox",
+        failures,  # type: ignore[arg-type]
+        bootstrap="nowhere",
+        log=logging.getLogger("test"),
+    )
+    getattr(poller, callback)(consumer, [])
+    error = failures.first.result(0)
+    assert isinstance(error, FencedError)
+    assert "REFOLD_WORKER__INSTANCE" in str(error)
+
+
 @pytest.mark.parametrize("code", FENCED)
 def test_a_the_same_in_a_transaction(code: int) -> None:
     assert verdict(KafkaError(code)) is Verdict.FATAL

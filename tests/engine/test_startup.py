@@ -181,7 +181,10 @@ def test_a_fenced_worker_ends_even_if_it_is_idle(cluster: Cluster, tmp_path: Pat
                 "group.id": cluster.prefix,
                 "group.instance.id": "a",
                 "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": 2_000,
+                # A membership that lasts: one shorter than the 3 s between two heartbeats ends by itself, and
+                # a worker that a busy machine kept waiting may join anew then and fence the namesake.
+                "session.timeout.ms": 60_000,
+                "heartbeat.interval.ms": 500,
             }
         )
         try:

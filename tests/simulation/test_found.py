@@ -6,14 +6,19 @@ really met), so that a change of the engine cannot make it vacuous.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from refold.engine import poll
+from refold.engine import poll, seal
 from refold.engine.cache import Entry, SessionCache
 from refold.engine.commitmeta import GroupMeta, read_group_meta
+from refold.engine.engine import Engine
+from refold.engine.lifecycle import Reopened, State
+from refold.engine.overlay import Overlay
 from refold.engine.poll import Poller
+from refold.errors import StorageError
 
 from .faults import only
 from .parameters import Parameters, Result
@@ -185,3 +190,59 @@ def test_any_single_disk_write_may_fail() -> None:
             reopened += result.happened["store_write_failed"]
     assert hit >= 40
     assert reopened >= 20
+
+
+class _BadDisk:
+    """Before every second seal is over, the store of a partition that is not in it is found bad: a flush on a
+    full disk, a block that a reader meets."""
+
+    def __init__(self) -> None:
+        self.found = self.sealed = 0
+
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Another task's turn after every session.
+        monkeypatch.setattr(seal, "SLICE_S", -1.0)
+        real, disk = Engine._seal, self
+
+        async def sealing(engine: Engine, overlay: Overlay) -> None:
+            disk.sealed += 1
+            if disk.sealed % 2:
+                engine._spawn(disk.fail(engine, overlay))
+            await real(engine, overlay)
+
+        monkeypatch.setattr(Engine, "_seal", sealing)
+
+    async def fail(self, engine: Engine, overlay: Overlay) -> None:
+        await asyncio.sleep(0)
+        if engine.inflight is not overlay or engine._go.is_set():
+            return
+        for owner in engine.assignment:
+            written = owner.written
+            if owner.state is State.LIVE and written is not None and owner.number not in overlay.parts:
+                self.found += 1
+                engine.distrust(owner, written, StorageError("planted"), Reopened.WRITE)
+                return
+
+
+def bad_disk(seed: int) -> Result:
+    return World(Parameters(seed=seed, workers=1, sessions=40, events=600, pause_us=1_000)).run()
+
+
+def test_nothing_is_folded_while_an_overlay_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a store that is found bad in the middle of a seal makes room for the fold, and yet nothing goes
+    on before the seal is over: what is folded then would be in a state record and not in its commit's
+    journal.
+
+    Method: see ``_BadDisk``; and with a seal that is not noticed, as a control.
+    """
+    disk = _BadDisk()
+    disk.installed(monkeypatch)
+    assert [bad_disk(seed).failures for seed in range(1, 5)] == [[]] * 4
+    assert disk.found >= 20
+
+    def let_go(self: Engine) -> None:
+        if not self._is_full(self.current):
+            self._go.set()
+
+    monkeypatch.setattr(Engine, "_let_go", let_go)
+    assert any(f.startswith("fold: ") for seed in range(1, 9) for f in bad_disk(seed).failures[:1])

@@ -57,6 +57,9 @@ class BatchFold(Ownership):
     _go: asyncio.Event
     #: The pump waits for more records to commit; ``None`` before it does so for the first time.
     _resting: asyncio.Future[None] | None = None
+    #: Sessions of the overlay that was taken are being encoded. Whatever makes room meanwhile (a store found
+    #: bad, say): a record that is folded now would be in such a session and not in the commit's journal.
+    _sealing: bool = False
     #: High watermark of a partition of batches; blocks, raises Unavailable- or TransientError.
     batches_end: Callable[[int], int]
 
@@ -116,12 +119,11 @@ class BatchFold(Ownership):
         self._arrives(time.monotonic())
         part = self.part_of(overlay, owner)
         until = time.perf_counter() + SLICE_S
-        half = self.config.overlay_bytes_max // 2
         try:
             while at < count:
                 fold(view, overlay, part, messages[at])
                 at += 1
-                if at % CLOCK_EVERY == 0 and (time.perf_counter() > until or overlay.bytes >= half):
+                if at % CLOCK_EVERY == 0 and (time.perf_counter() > until or self._is_full(overlay)):
                     break
         except UnreadableStore:
             # The partition is being restored already: what was folded of it is dropped.
@@ -134,9 +136,17 @@ class BatchFold(Ownership):
     def _fills(self, overlay: Overlay) -> None:
         """``overlay`` has grown. Where it is full nothing more is folded until its commit, which then has
         nothing to wait for."""
-        if overlay.bytes >= self.config.overlay_bytes_max // 2:
+        if self._is_full(overlay):
             self._go.clear()
             self._end_rest()
+
+    def _is_full(self, overlay: Overlay) -> bool:
+        """At half of the bytes for overlays: the one in flight may hold the other half."""
+        return overlay.bytes >= self.config.overlay_bytes_max // 2
+
+    def _let_go(self) -> None:
+        if not self._sealing and not self._is_full(self.current):
+            self._go.set()
 
     def _end_rest(self) -> None:
         if self._resting is not None and not self._resting.done():

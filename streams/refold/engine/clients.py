@@ -80,10 +80,11 @@ RETRY_BACKOFF_MS: Final = 1
 #: over 8 partitions took 5.7 ms (p99 10.9), with 10-20 ms 4.4 (7.2; measured).
 RETRY_BACKOFF_MS_MAX: Final = 10
 
-#: Collects a produce loop's records into batches; flush and commit do not wait for it. The journal does: it
-#: is on its way to the broker while the offsets are sent, or not before the flush. At 1 000 events/s the
-#: flush took 6.3 ms (p90) with 0 and 9.2 with 5, in one run of each on a busy machine. A produce loop of a
-#: dozen records takes 0.1 ms; what comes while five requests are in flight is one batch anyway.
+#: Collects a produce loop's records into batches; flush and commit do not wait for it, and the flush follows
+#: the loop at once. When the offsets went last, the journal was on its way meanwhile, and at 1 000 events/s
+#: the flush took 6.3 ms (p90) with 0 and 9.2 with 5, in one run of each on a busy machine (not measured
+#: since). A produce loop of a dozen records takes 0.1 ms; what comes while five requests are in flight is one
+#: batch anyway.
 LINGER_MS: Final = 0.5
 
 #: librdkafka fills batches up to this, before compression; a record larger than it travels alone. A batch is

@@ -190,7 +190,6 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
         self._arrives(time.monotonic())
         part = self.part_of(overlay, owner)
         until = time.perf_counter() + SLICE_S
-        half = self.config.overlay_bytes_max // 2
         behind = False
         try:
             while at < count:
@@ -202,7 +201,7 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
                     if effects.quarantined is not None:
                         self._quarantine(record.partition, effects.quarantined)
                     at += 1
-                if time.perf_counter() > until or overlay.bytes >= half:
+                if time.perf_counter() > until or self._is_full(overlay):
                     break
         except BatchesBehind:
             behind = True
@@ -280,7 +279,7 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
             timer.cancel()
 
     def _delay(self) -> float:
-        if self.stopping or self._claims or self.current.bytes * 2 >= self.config.overlay_bytes_max:
+        if self.stopping or self._claims or self._is_full(self.current):
             return 0.0
         owned = max(1, len(self.assignment))
         return self._cadence.delay_s(
@@ -296,13 +295,13 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
 
     async def _seal(self, overlay: Overlay) -> None:
         self._go.clear()
-        for _, error in await self._sealer.seal(overlay):
-            self._quarantine(-1, error)
+        self._sealing = True
+        try:
+            for _, error in await self._sealer.seal(overlay):
+                self._quarantine(-1, error)
+        finally:
+            self._sealing = False
         self._let_go()
-
-    def _let_go(self) -> None:
-        if self.current.bytes * 2 < self.config.overlay_bytes_max:
-            self._go.set()
 
     def _confirm(self, overlay: Overlay, outcome: Committed) -> None:
         """Committed and on disk: what it holds may be served, and evicted."""

@@ -104,7 +104,7 @@ class Ownership(ABC):
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Folding may go on if the overlay has room again."""
+        """Folding may go on if nothing is being sealed and the overlay has room again."""
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         async def guarded() -> Any:

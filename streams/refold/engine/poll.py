@@ -210,11 +210,13 @@ class Poller:
                 self._leave()
             self._closing = True
             self._consumer.close()
-        except KafkaException as raised:
-            self._listener.failed(self._explained(raised))
         except BaseException as error:
-            fatal = behind(error)
-            self._listener.failed(error if fatal is None else self._explained(fatal))
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Also from within a callback, where librdkafka may have told of the end of this membership first."""
+        raised = behind(error)
+        self._listener.failed(error if raised is None else self._explained(raised))
 
     def _leave(self) -> None:
         """Closing a static member says nothing to the group; unsubscribing does (measured). Gives everything
@@ -391,7 +393,7 @@ class Poller:
                 epochs.append((item.partition, epoch))
             self._listener.assigned(epochs)
         except BaseException as error:
-            self._listener.failed(error)
+            self._failed(error)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._give_up(consumer, partitions, self._listener.revoked)
@@ -414,7 +416,7 @@ class Poller:
                 self._sources.pop(number, None)
             consumer.incremental_unassign(partitions)
         except BaseException as error:
-            self._listener.failed(error)
+            self._failed(error)
 
     def _explained(self, raised: KafkaException) -> RefoldError:
         error = error_of(raised)

@@ -48,7 +48,8 @@ class UsageSweep(BatchFold):
                 self.distrust(owner, written, error, Reopened.READ)
                 return removed
             # A seal may be on its way: what it takes back must be all there is in memory.
-            await self._go.wait()
+            while not self._go.is_set():
+                await self._go.wait()
             if found and self._sweeps(owner, written):
                 self._arrives(time.monotonic())
                 part = self.part_of(self.current, owner)

@@ -60,7 +60,6 @@ class WarmFold(Serving):
         self._arrives(time.monotonic())
         part = self.part_of(overlay, owner)
         until = time.perf_counter() + SLICE_S
-        half = self.config.overlay_bytes_max // 2
         full = False
         try:
             while at < count and not full:
@@ -75,7 +74,7 @@ class WarmFold(Serving):
                         full = True
                         break
                     at += 1
-                if time.perf_counter() > until or overlay.bytes >= half:
+                if time.perf_counter() > until or self._is_full(overlay):
                     break
         except UnreadableStore:
             # The partition is being restored already: what was folded of it is dropped.

@@ -23,7 +23,7 @@ from refold.ops.fleet.journalwatch import JournalWatch
 from refold.ops.fleet.worker import POLL_S, Fleet, WorkerProcess
 
 #: Commit steps at which folded events are not yet committed.
-IN_FLIGHT_POINTS: Final = ("after_begin", "after_produce", "after_send_offsets", "in_commit")
+IN_FLIGHT_POINTS: Final = ("after_begin", "after_send_offsets", "after_produce", "in_commit")
 #: An armed point is reached with the next commit; with traffic in milliseconds. After that: from outside.
 POINT_S_MAX: Final = 10.0
 #: Restore by the others, and up to 10 s of the broker's scan for transactions that timed out (rule D): 15 s.
