@@ -49,7 +49,8 @@ TOPIC_PREFIX_LENGTH_MAX: Final = 100
 
 #: librdkafka waits twice as long after each refused connection, by default up to 10 s: that much later than
 #: the broker its clients are back. At 2 s, 500 workers of five connections ask a broker that is down 1 250
-#: times a second, each a refused TCP connection.
+#: times a second, each a refused TCP connection. Where all brokers are away at once, though, it makes its
+#: brokers anew (KIP-1102) and begins with ``clients.RECONNECT_MS`` each time: 180 times a second and worker.
 RECONNECT_MS_MAX: Final = 2_000
 
 KafkaRole = Literal["admin", "worker", "producer", "reader"]

@@ -20,6 +20,7 @@ from refold.topology.failures import explain
         KafkaError.NOT_ENOUGH_REPLICAS,
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.NOT_COORDINATOR,
+        KafkaError._NOENT,
         KafkaError._TRANSPORT,
     ],
 )

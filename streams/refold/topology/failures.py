@@ -57,9 +57,12 @@ _FENCED: Final = frozenset(
     }
 )
 #: Leadership is moving or metadata has not reached every broker yet. librdkafka does not call all of them
-#: retriable: a broker that was killed and came back made an epoch older than the leader's end a takeover.
+#: retriable: a broker that was killed and came back made an epoch older than the leader's end a takeover, and
+#: "No leaders found" (``_NOENT``, of ``list_offsets`` while all brokers are away) ended workers as if they
+#: were wrongly used.
 _SETTLING: Final = frozenset(
     {
+        KafkaError._NOENT,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.OFFSET_NOT_AVAILABLE,
