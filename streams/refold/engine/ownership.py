@@ -282,6 +282,9 @@ class Ownership(ABC):
             # The commit in flight may hold the partition and write to it: a transaction that stands.
             await self._idle.wait()
             owner.written = None
+            # Also what its seal and its confirmation have looked up and remembered since.
+            self.cache.discard_partition(owner.number)
+            self.sides.discard_partition(owner.number)
             await self._loop.run_in_executor(self._disk_pool, self._close, owner.number, broken, aside)
         if self.standbys is not None:
             # Rule S3: one user of the directory at a time, and who estimates what is missing is one already.
@@ -445,8 +448,14 @@ class Ownership(ABC):
             self._reopen(owner.number, error, why)
 
     def _unreadable(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
-        """A read of a live store failed; whoever read is about to be told."""
-        self.distrust(owner, written, error, Reopened.READ)
+        """A read of a store that is served failed; whoever read is about to be told. Any thread: the disk
+        thread reads for readers, a restore thread for itself."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop.call_soon_threadsafe(self.distrust, owner, written, error, Reopened.READ)
+        else:
+            self.distrust(owner, written, error, Reopened.READ)
 
     def _close(self, number: int, broken: Written, aside: str | None) -> None:
         """Disk thread."""
