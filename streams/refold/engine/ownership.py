@@ -24,6 +24,7 @@ from refold.engine.commit import COMMIT_SECONDS_MAX
 from refold.engine.config import EngineConfig
 from refold.engine.lifecycle import REOPENED, TABLE, Reopened, State
 from refold.engine.metrics import Metrics
+from refold.engine.onloop import on_loop
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.plan import Written
 from refold.engine.points import Points
@@ -96,7 +97,7 @@ class Ownership(ABC):
         #: Told (awaited) before the first chunk of new partitions can arrive, and after some are gone.
         self.on_ownership: Callable[[Sequence[int]], Awaitable[None]] = _no_hook
         #: Where chunks go: the transport's queue.
-        self.on_chunks: Callable[[list[Chunk]], None] = _no_chunks
+        self.on_chunks: Callable[[list[Chunk]], None] = lambda _chunks: None
 
     @abstractmethod
     async def _serve(self, owner: Partition, restored: Restored, warmer: Warmer) -> None:
@@ -450,12 +451,7 @@ class Ownership(ABC):
     def _unreadable(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
         """A read of a store that is served failed; whoever read is about to be told. Any thread: the disk
         thread reads for readers, a restore thread for itself."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._loop.call_soon_threadsafe(self.distrust, owner, written, error, Reopened.READ)
-        else:
-            self.distrust(owner, written, error, Reopened.READ)
+        on_loop(self._loop, self.distrust, owner, written, error, Reopened.READ)
 
     def _close(self, number: int, broken: Written, aside: str | None) -> None:
         """Disk thread."""
@@ -500,8 +496,4 @@ class Ownership(ABC):
 
 
 async def _no_hook(_numbers: Sequence[int]) -> None:
-    return None
-
-
-def _no_chunks(_chunks: list[Chunk]) -> None:
     return None
