@@ -240,3 +240,29 @@ async def test_a_rewind_of_a_parked_partition_ends_the_parking(monkeypatch: pyte
     await until(lambda: owner.held is None, "it to be over")
     assert held.told[3:] == [("begin", PARTITION, 1, 2, 0)]
     assert held.ruled == []
+
+
+async def test_a_long_wait_with_nothing_to_park_is_no_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: where sessions wait and not the partition (rules H) nothing is held, and a producer's open
+    transaction on batches costs the loop nothing. Method: the time for parking is over at once; what is
+    waited for moves after many rounds of the loop."""
+    monkeypatch.setattr(batchfold, "HOLD_S_MAX", 0.0)
+    monkeypatch.setattr(batchfold, "CATCH_UP_WARN_S", 600.0)
+    waits, real = 0, asyncio.wait
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        nonlocal waits
+        waits += 1
+        return real(*given, **named)
+
+    held = Held(lambda _: 7)
+    monkeypatch.setattr(asyncio, "wait", waiting)
+    waiter = asyncio.ensure_future(held._wait_for_batches(held.owner, held.chunk(0, 0)))
+    await until(lambda: waits > 0, "the mark")
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert waits == 1
+    held.owner.batches_position = 7
+    held.owner.wake()
+    await asyncio.wait_for(waiter, UNTIL_S)
+    assert held.told == []

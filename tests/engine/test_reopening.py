@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,17 @@ class FakeStore:
 
     def flush(self) -> None:
         raise StorageError("no space left")
+
+
+class Discarding(Nothing):
+    """A cache that notes what it is told."""
+
+    def __init__(self, name: str, told: list[tuple[Any, ...]]) -> None:
+        self._name = name
+        self._told = told
+
+    def discard_partition(self, number: int) -> None:
+        self._told.append((self._name, number))
 
 
 class Live(Held):
@@ -136,3 +148,32 @@ async def test_a_flush_that_fails_is_a_write_that_failed(live: Live) -> None:
     await live.flush_stores()
     await until(lambda: ("restore", PARTITION) in live.told, "the restore")
     assert live.moved[0] == "store_write_failed"
+
+
+async def test_a_read_on_another_thread_is_told_on_the_loop(live: Live) -> None:
+    """Goal: what readers ask for is read on the disk thread; the overlay, the cache and the tasks of a
+    partition are the loop's alone."""
+    threads: list[int] = []
+    real = live._reopen
+
+    def reopen(*given: Any) -> None:
+        threads.append(threading.get_ident())
+        real(*given)
+
+    live._reopen = reopen  # type: ignore[method-assign]
+    await live.on_disk(lambda: live._unreadable(live.owner, live.written, ROTTEN))
+    await until(lambda: ("restore", PARTITION) in live.told, "the restore")
+    assert threads == [threading.get_ident()]
+
+
+async def test_what_is_remembered_until_the_commit_in_flight_is_over_goes_too(live: Live) -> None:
+    """Goal: its seal may look up the partition's rows as they were before it, and its confirmation remembers
+    timers; nothing of that is there when the partition is restored."""
+    live.inflight = Overlay()
+    live._idle.clear()
+    live._unreadable(live.owner, live.written, ROTTEN)
+    live.cache, live.sides = Discarding("cache", live.told), Discarding("sides", live.told)  # type: ignore[assignment]
+    live.inflight = None
+    live._idle.set()
+    await until(lambda: ("restore", PARTITION) in live.told, "the restore")
+    assert live.told[:3] == [("cache", PARTITION), ("sides", PARTITION), ("close", False)]

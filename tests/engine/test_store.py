@@ -286,6 +286,44 @@ async def test_a_session_that_cannot_be_encoded_is_quarantined_at_the_seal(
     assert (part.next_offset, bench.inflight.records) == (4, 3)
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["as it is", "control"])
+async def test_a_quarantine_at_the_seal_of_a_partition_that_was_found_bad_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Goal: another task discards the partition's sessions between two slices of the seal (a flush on a full
+    disk, a bad block): its commit goes on, and the events of a session that cannot be encoded are parked and
+    not accepted once more by a second session of the same key. Method: discard them before the encoding
+    fails; and where nothing is put back, as a control."""
+    bench = Bench(store)
+    bench.fold(event(1))
+    await bench.begin_commit()
+    bench.write()
+    first = bench.journal()
+    bench.inflight = None
+    real = seal.encode_snapshot
+
+    def broken(session: Any) -> bytes:
+        if session.status == "open" and session.seq == 3:
+            bench.sessions.cache.discard_partition(PARTITION)
+            raise InvariantViolation("too large, or whatever")
+        return real(session)
+
+    monkeypatch.setattr(seal, "encode_snapshot", broken)
+    bench.fold(event(2), event(3))
+    if not kept:
+        entry = bench.sessions.cached(KEY)
+        monkeypatch.setattr(bench.sessions.cache, "peek", lambda _key: entry)
+    await bench.begin_commit()
+    assert bench.inflight is not None
+    entries = bench.journal()
+    seqs = [entry.seq for entry in (*first, *entries)]
+    types = [entry.env.type for entry in entries]
+    assert (types == ["SessionQuarantined", "SessionEventParked", "SessionEventParked"]) == kept
+    assert (seqs == [1, 2, 3, 4]) == kept
+    if kept:
+        assert bench.inflight.parts[PARTITION].touched[KEY].encoded == folded([*first, *entries])
+
+
 @pytest.mark.parametrize("bad", ["before", "deleted", "after"])
 async def test_a_quarantine_at_the_seal_stops_at_no_deletion(
     store: Store, monkeypatch: pytest.MonkeyPatch, bad: str

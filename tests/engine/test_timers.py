@@ -378,6 +378,38 @@ async def test_nothing_is_proposed_for_what_is_lost_while_the_disk_is_read(
     assert await ticking.tick() == []
 
 
+@pytest.mark.parametrize("noticed", [True, False], ids=["as it is", "control"])
+async def test_a_deadline_that_is_written_while_another_partition_is_looked_through_is_not_missed(
+    ticking: Ticking, store: Store, monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    """Goal: rule K4 while much is due: a deadline that has come already is armed in front of the bound with
+    which its partition waits for its look. Method: arm it at the end of the look before; and begin where the
+    round began, as a control."""
+    other = ticking.assignment.add(PARTITION + 1, 2)
+    other.written, other.state, other.position = ticking.owner.written, State.LIVE, 0
+    timers_of = ticking.sides.timers
+    timers_of.armed(other.number, T0 - 5)
+    write(store, T0 - 5)
+    real = ticks.look
+
+    def confirmed() -> None:
+        write(store, T0 - 9, key=b"acme/s2")
+        timers_of.armed(other.number, T0 - 9)
+
+    def looking(*given: Any) -> Any:
+        found = real(*given)
+        if not ticking.current.parts:
+            ticking._loop.call_soon_threadsafe(confirmed)
+        return found
+
+    monkeypatch.setattr(ticks, "look", looking)
+    if not noticed:
+        monkeypatch.setattr(timers_of, "look_begins", lambda _number: NEVER_MS)
+    proposed = [key for _, number, key in await ticking.tick() if number == other.number]
+    assert (b"acme/s2" in proposed) == noticed
+    assert ((other.number, T0 - 9) in timers_of.due(ticking.now)) == noticed
+
+
 async def test_a_store_that_cannot_be_read_is_told_on_the_loop(
     ticking: Ticking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from engine.test_step import SLOTS, record
 from refold.core.envelope import Envelope
 from refold.core.rulings import Accepted, Duplicate, Rejected
 from refold.core.slots import make_key
-from refold.core.usage import ROW_MS_MAX
+from refold.core.usage import ANY_MODEL, ROW_MS_MAX
 from refold.engine import rows, seal
 from refold.engine.assignment import Assignment
 from refold.engine.cache import SessionCache
@@ -30,8 +31,8 @@ from refold.engine.seal import Sealer
 from refold.engine.sessions import Sessions
 from refold.engine.sides import Sides
 from refold.engine.step import Effects, Limits, step
-from refold.engine.store import Memory, Store
-from refold.engine.usage import SWEEP_MARGIN_MS, Usages, usage_key, usage_range
+from refold.engine.store import Memory, Store, UnreadableStore
+from refold.engine.usage import SWEEP_MARGIN_MS, Usages, read_usage, usage_key, usage_range
 from refold.engine.usagesweep import UsageSweep
 from refold.errors import InvariantViolation
 from refold.ops.usage.recount import Recount, differences, facts_of
@@ -356,3 +357,22 @@ async def test_a_subjects_models_are_one_range(store: Store) -> None:
     await bench.commit()
     first, end = usage_range(TENANT, "a")
     assert {decode_usage(record).model for _, record in store.side_range(first, end, 10)} == {"m", "x/y", "#"}
+
+
+@pytest.mark.parametrize("model", ["m", ANY_MODEL])
+async def test_rows_that_readers_cannot_be_given_have_their_partition_restored(
+    store: Store, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """Goal: a bad block that only a reader's walk over usage meets is told as any other is, instead of
+    failing every such request until the fold comes by."""
+    told: list[UnreadableStore] = []
+    store.on_unreadable = told.append
+
+    def fails(*_: Any) -> Any:
+        raise UnreadableStore("planted", store.path)
+
+    monkeypatch.setattr(store, "side_range", fails)
+    monkeypatch.setattr(store, "_db", SimpleNamespace(get=fails, close=store._db.close))
+    with pytest.raises(UnreadableStore) as raised:
+        read_usage(TENANT, "a", model, [(PARTITION, store)])
+    assert told == [raised.value]

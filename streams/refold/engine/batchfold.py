@@ -236,7 +236,8 @@ class BatchFold(Ownership):
             moved = owner.batches_moved
             if moved is None or moved.done():
                 moved = owner.batches_moved = self._loop.create_future()
-            look = warn if owner.parked >= 0 else began + HOLD_S_MAX
+            # Where nothing is held (rules H: only sessions wait) there is nothing to park after that time.
+            look = warn if owner.parked >= 0 or owner.held is None else began + HOLD_S_MAX
             await asyncio.wait([moved], timeout=max(0.0, look - time.monotonic()))
             now = time.monotonic()
             if now >= began + HOLD_S_MAX and self._waits_on(owner, chunk) and not moved.done():

@@ -24,6 +24,7 @@ from refold.engine.commit import COMMIT_SECONDS_MAX
 from refold.engine.config import EngineConfig
 from refold.engine.lifecycle import REOPENED, TABLE, Reopened, State
 from refold.engine.metrics import Metrics
+from refold.engine.onloop import on_loop
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.plan import Written
 from refold.engine.points import Points
@@ -96,7 +97,7 @@ class Ownership(ABC):
         #: Told (awaited) before the first chunk of new partitions can arrive, and after some are gone.
         self.on_ownership: Callable[[Sequence[int]], Awaitable[None]] = _no_hook
         #: Where chunks go: the transport's queue.
-        self.on_chunks: Callable[[list[Chunk]], None] = _no_chunks
+        self.on_chunks: Callable[[list[Chunk]], None] = lambda _chunks: None
 
     @abstractmethod
     async def _serve(self, owner: Partition, restored: Restored, warmer: Warmer) -> None:
@@ -282,6 +283,9 @@ class Ownership(ABC):
             # The commit in flight may hold the partition and write to it: a transaction that stands.
             await self._idle.wait()
             owner.written = None
+            # Also what its seal and its confirmation have looked up and remembered since.
+            self.cache.discard_partition(owner.number)
+            self.sides.discard_partition(owner.number)
             await self._loop.run_in_executor(self._disk_pool, self._close, owner.number, broken, aside)
         if self.standbys is not None:
             # Rule S3: one user of the directory at a time, and who estimates what is missing is one already.
@@ -445,8 +449,9 @@ class Ownership(ABC):
             self._reopen(owner.number, error, why)
 
     def _unreadable(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
-        """A read of a live store failed; whoever read is about to be told."""
-        self.distrust(owner, written, error, Reopened.READ)
+        """A read of a store that is served failed; whoever read is about to be told. Any thread: the disk
+        thread reads for readers, a restore thread for itself."""
+        on_loop(self._loop, self.distrust, owner, written, error, Reopened.READ)
 
     def _close(self, number: int, broken: Written, aside: str | None) -> None:
         """Disk thread."""
@@ -491,8 +496,4 @@ class Ownership(ABC):
 
 
 async def _no_hook(_numbers: Sequence[int]) -> None:
-    return None
-
-
-def _no_chunks(_chunks: list[Chunk]) -> None:
     return None

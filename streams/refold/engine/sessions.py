@@ -71,12 +71,14 @@ class Sessions:
         return entry
 
     def rebuild(self, entry: Entry) -> Entry:
-        """From the committed row and the accepted events of both overlays; replaces ``entry`` in the
-        cache."""
+        """From the committed row and the accepted events of both overlays; ``entry`` is what the cache has of
+        it then, also where the partition was found bad and discarded in the middle of a seal."""
         session = entry.session
         with unwatched():
             fresh = self._committed_and_folded(entry.key, entry.partition, session.tenant, session.session)
         entry.session = fresh
+        if self.cache.peek(entry.key) is not entry:
+            self.cache.put(entry)
         return entry
 
     def _store(self, partition: int) -> Store:

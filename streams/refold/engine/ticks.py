@@ -53,7 +53,7 @@ class TimerTicks(BatchFold):
 
     async def _look_through(self, owner: Partition, written: Written, bound_ms: int, now_ms: int) -> None:
         timers = self.sides.timers
-        timers.look_begins(owner.number)
+        bound_ms = min(bound_ms, timers.look_begins(owner.number))
         try:
             due, bound = await self.on_disk(lambda: look(written.store, bound_ms, now_ms))
         except UnreadableStore as error:

@@ -195,8 +195,11 @@ class Timers:
         soonest = min(self._bounds.values(), default=now_ms)
         return TICK_S if soonest <= now_ms else min(TICK_S, (soonest - now_ms) / 1000)
 
-    def look_begins(self, partition: int) -> None:
+    def look_begins(self, partition: int) -> int:
+        """The bound as it is now: while another partition was looked through, an earlier deadline may have
+        been written than the one for which this one was found to be due."""
         self._fresh[partition] = NEVER_MS
+        return self._bounds.get(partition, 0)
 
     def look_ends(self, partition: int, bound_ms: int) -> None:
         """``bound_ms``: as found on the disk. What was written meanwhile may have been too late for that."""

@@ -25,7 +25,7 @@ from refold.core.usage import ANY_MODEL, UsageEvent, UsageRow, fold_usage, is_ov
 from refold.engine.assignment import Assignment
 from refold.engine.overlay import Overlay, PartitionOverlay
 from refold.engine.side import SEPARATOR, USAGE, side_key
-from refold.engine.store import Store
+from refold.engine.store import Store, UnreadableStore
 from refold.errors import InvariantViolation
 from refold.wire.usage import decode_usage, encode_usage
 
@@ -73,12 +73,17 @@ Names: TypeAlias = tuple[int, str, str, str]
 def read_usage(
     tenant: str, subject: str, model: str, stores: Sequence[tuple[int, Store]]
 ) -> dict[int, list[bytes]]:
-    """Committed rows of a model, or of all of the subject's, by partition. Disk thread; blocks."""
+    """Committed rows of a model, or of all of the subject's, by partition. Disk thread; blocks. Raises
+    :class:`refold.engine.store.UnreadableStore`, after the store's owner was told."""
     found: dict[int, list[bytes]] = {}
     for number, store in stores:
         if model == ANY_MODEL:
             first, end = usage_range(tenant, subject)
-            found[number] = [record for _, record in store.side_range(first, end, MODELS_MAX)]
+            try:
+                found[number] = [record for _, record in store.side_range(first, end, MODELS_MAX)]
+            except UnreadableStore as error:
+                store.on_unreadable(error)
+                raise
         else:
             record = store.side(usage_key(tenant, subject, model))
             found[number] = [] if record is None else [record]

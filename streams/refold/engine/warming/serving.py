@@ -17,7 +17,6 @@ from refold.engine.batchfold import BatchFold
 from refold.engine.changelogs import StoodStill
 from refold.engine.lifecycle import Reopened, State
 from refold.engine.ownership import RESTORE_AGAIN_S
-from refold.engine.plan import Written
 from refold.engine.restore import Restored
 from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
@@ -42,7 +41,7 @@ class Serving(BatchFold):
                 return
             owner.warming = warmer.unread
             owner.begin(restored.offset, restored.beyond)
-            restored.written.store.on_unreadable = lambda error: self._unreadable_anywhere(
+            restored.written.store.on_unreadable = lambda error: self._unreadable(
                 owner, restored.written, error
             )
             self.book.open(owner.number, restored.offset)
@@ -118,12 +117,3 @@ class Serving(BatchFold):
             until = time.monotonic() + limit_s
             owner.progress = warmer.progress
             self._known_more(owner)
-
-    def _unreadable_anywhere(self, owner: Partition, written: Written, error: UnreadableStore) -> None:
-        """The same where a restore thread reads too."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._loop.call_soon_threadsafe(self._unreadable, owner, written, error)
-        else:
-            self._unreadable(owner, written, error)
