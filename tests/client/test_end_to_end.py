@@ -372,6 +372,11 @@ async def test_session_commands(kafka: Kafka, prefix: str, rf: Refold, tmp_path:
     assert "hi there" in (await run("session", "show", name)).stdout
     events = last(await run("session", "events", name, "--json", "--after", "1"))
     assert [row["seq"] for row in events["events"]] == [2]
+    listed = (await run("session", "events", name)).stdout.splitlines()
+    assert listed[0].endswith("  message_id=m1")
+    first = last(await run("session", "events", name, "--json", "--limit", "1"))["events"]
+    assert [row["ids"] for row in first] == [{"message_id": "m1"}]
+    assert last(await run("session", "events", name, "--json", "--after", "2"))["events"] == []
     exported = (await run("session", "export", name, "--format", "openai")).stdout
     assert orjson.loads(exported)["messages"][0] == {"role": "user", "content": "hello"}
     where = last(await run("session", "where", name, "--json"))
@@ -383,9 +388,19 @@ async def test_session_commands(kafka: Kafka, prefix: str, rf: Refold, tmp_path:
     refused = await run("session", "delete", name, check=False)
     assert refused.returncode == 64
     assert last(await run("session", "delete", name, "--yes", "--json"))["status"] == "accepted"
-    missing = await run("session", "show", name, check=False)
-    assert missing.returncode == 66
-    assert "Traceback" not in missing.stderr
+    for command in (
+        ["show", name],
+        ["events", name],
+        ["events", name, "--after", "2", "--json"],
+        ["export", name],
+        ["prune", name, "--ended", "--yes"],
+        ["switch", name, "m1"],
+        ["delete", name, "--yes"],
+    ):
+        missing = await run("session", *command, check=False)
+        assert (missing.returncode, missing.stdout) == (66, ""), command
+        assert f"session '{name}'" in missing.stderr
+        assert "Traceback" not in missing.stderr
 
 
 async def test_a_quarantined_session_is_released_in_order(kafka: Kafka, prefix: str, rf: Refold) -> None:

@@ -170,9 +170,10 @@ def events(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List a session's accepted events from the journal, by seeking.
+    """List a session's accepted events from the journal, by seeking: type, event id, and what it is about.
 
-    With --json one object that holds them all; with --json --follow one object per line and event.
+    `ids` are those that the event names: message_id, operation_id, generation_id. With --json one object
+    that holds them all; with --json --follow one object per line and event.
     """
     out = Output(as_json)
     rows: list[dict[str, Any]] = []
@@ -181,7 +182,8 @@ def events(
         row = _event_row(event, payload)
         if not as_json:
             line = f"{row['seq']:>6}  {iso(row['time_ms'])}  {row['type']:<26}  {row['event_id']}"
-            out.say(line + (_said(row) if payload else ""))
+            ids = "".join(f"  {name}={value}" for name, value in row["ids"].items())
+            out.say(line + (_said(row) if payload else ids))
         elif follow:
             import orjson
 
@@ -192,19 +194,25 @@ def events(
     async def work(rf: Refold) -> int:
         last, left = after, limit
         chat = rf.session(session)
+        known = False
         while True:
             async with aclosing(chat.events(last, left)) as source:
                 async for event in source:
                     take(event)
                     last = event.seq
                     left = None if left is None else left - 1
+            if not known and last == after and await chat.state(min_seq=0) is None:
+                if not follow:
+                    raise no_session(chat.tenant, chat.id)
+                out.note(f"session {session} has no events yet")
+            known = True
             if not follow or left == 0:
                 return last
             await asyncio.sleep(FOLLOW_POLL_S)
 
     last = with_client(bootstrap, prefix, tenant, work)
     if not follow and last == after:
-        out.note(f"no event of {session} after seq {after}: nothing was accepted, or `--tenant` is another")
+        out.note(f"no event of {session} after seq {after}")
     if not follow:
         out.result({"session": session, "events": rows, "last_seq": last})
 
@@ -212,11 +220,12 @@ def events(
 def _event_row(event: SessionEvent, payload: bool) -> dict[str, Any]:
     from refold.wire.owner import json_ready
 
-    env = event.envelope
+    env, known = event.envelope, event.payload
     row: dict[str, Any] = {
         "seq": event.seq,
         "type": event.type,
         "event_id": event.event_id,
+        "ids": _ids(known),
         "time_ms": event.time_ms,
         "event_time_ms": env.event_time_ms,
         "actor": None if env.actor is None else env.actor._asdict(),
@@ -226,9 +235,14 @@ def _event_row(event: SessionEvent, payload: bool) -> dict[str, Any]:
         "inbox": [event.inbox_partition, event.inbox_offset],
     }
     if payload:
-        known = event.payload
         row["payload"] = json_ready(env.payload if known is None else known)
     return row
+
+
+def _ids(known: dict[str, Any] | None) -> dict[str, str]:
+    """What an event is about, by the fields of its payload; nothing of a type this reader does not know."""
+    named = {} if known is None else known
+    return {name: value for name, value in named.items() if name.endswith("_id") and value}
 
 
 def _said(row: dict[str, Any]) -> str:
@@ -332,7 +346,10 @@ def where(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which partition a session belongs to, which worker owns it, and who keeps copies of it."""
+    """Say which partition a session belongs to, which worker owns it, and who keeps copies of it.
+
+    The id decides, so it answers for a session that does not exist (yet) too.
+    """
     from refold.cli.session_where import where as find
 
     async def work(rf: Refold) -> dict[str, Any]:
