@@ -179,6 +179,7 @@ def first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _write(rf: Refold, source: SourceSession, prefix: str, durable: bool, outcome: Outcome) -> None:
+    from refold.client.refusal import NotSent
     from refold.core.envelope import Actor, SessionLink
 
     name = prefix + source.session
@@ -190,14 +191,18 @@ async def _write(rf: Refold, source: SourceSession, prefix: str, durable: bool, 
             outcome.known += 1
             continue
         link = event.link and SessionLink(event.link.kind, prefix + event.link.session, None, event.link.call)
-        receipt = await session.publish(
-            event.type,
-            event.payload,
-            event_id=event.event_id,
-            event_time_ms=event.event_time_ms,
-            actor=Actor(event.actor),
-            link=link,
-        )
+        try:
+            receipt = await session.publish(
+                event.type,
+                event.payload,
+                event_id=event.event_id,
+                event_time_ms=event.event_time_ms,
+                actor=Actor(event.actor),
+                link=link,
+            )
+        except NotSent as refused:
+            outcome.reject(name, event, refused.code, refused.reason)
+            continue
         outcome.sent += 1
         receipts.append((event, receipt))
     for event, receipt in receipts if not durable else ():

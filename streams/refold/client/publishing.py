@@ -19,6 +19,7 @@ from refold.client.limits import RULING_TIMEOUT_S
 from refold.client.ordering import Pending
 from refold.client.payloads import check_payload, encode_payload, offload
 from refold.client.receipts import Receipt
+from refold.client.refusal import refuse
 from refold.client.sender import Delivery
 from refold.core.envelope import Actor, Envelope, SessionLink
 from refold.core.types import WORKER_TYPES
@@ -82,6 +83,7 @@ class Publisher:
         async with memory.order:
             memory.lane.check_open()
             self._connection.check_room()
+            given = payload
             if not isinstance(payload, bytes):
                 payload = encode_payload(
                     event_type,
@@ -104,6 +106,7 @@ class Publisher:
                 link=link,
                 payload=payload,
             )
+            refuse(envelope, given)
             stamped = event_id is None and event_type not in UNSTAMPED_TYPES
             if stamped:
                 envelope.producer_id = self._connection.options.producer_id
