@@ -215,6 +215,30 @@ def test_a_table_in_a_pipe_is_whole_and_is_no_markup(capsys: pytest.CaptureFixtu
     assert "[red]" + "x" * 300 in capsys.readouterr().out
 
 
+#: Clears a terminal, sets its title, forges a line, moves the cursor in one C1 character, turns the writing.
+HOSTILE = "s\x1b[2J\x1b]0;t\x07\n2026 error: forged\r\x9b1A\u202egnp\u2028\x7f"
+
+
+def test_what_others_wrote_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: no id, however it came into the log, writes on the terminal of who looks at it."""
+    out = Output(as_json=True)
+    out.result({"session": HOSTILE})
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"session": HOSTILE}
+    text = Output(as_json=False)
+    text.say(f"\nsession {HOSTILE}\tof a tenant")
+    text.note(f"note {HOSTILE}")
+    text.table(("session",), [(HOSTILE,)])
+    assert run(["session", "delete", HOSTILE]) == 64
+    shown = capsys.readouterr()
+    assert shown.out.startswith("\nsession s\\x1b[2J")
+    for printed in (said.out, shown.out, shown.err):
+        assert not set(printed) & set("\x1b\x07\r\x9b\u202e\u2028\x7f")
+        assert "\n2026" not in printed
+    assert len(shown.out.splitlines()) == 4, "an empty one, the line, and a table of two"
+    assert [line.split()[0] for line in shown.err.splitlines()] == ["note", "error:"]
+
+
 def test_nobody_to_ask_means_no() -> None:
     with pytest.raises(UsageError, match="--yes"):
         Output(as_json=False).confirm("Delete everything?", yes=False)

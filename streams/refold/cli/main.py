@@ -24,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from refold import __version__
 from refold.cli.options import ROOT
 from refold.errors import ConfigError, InvariantViolation, RefoldError, UsageError
+from refold.telemetry.plaintext import plain_lines
 
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE: Final = 141  # 128 + SIGPIPE
@@ -193,7 +194,7 @@ def _report(err: Exception) -> int:
     ):
         print(ctx.get_usage(), file=sys.stderr)
         text = f"{text.rstrip('.')}. Try `{ctx.command_path} --help`."
-    print(f"error: {text}", file=sys.stderr, flush=True)
+    print(f"error: {plain_lines(text)}", file=sys.stderr, flush=True)
     return known.exit_code
 
 
