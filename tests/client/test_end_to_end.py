@@ -403,6 +403,22 @@ async def test_session_commands(kafka: Kafka, prefix: str, rf: Refold, tmp_path:
         assert "Traceback" not in missing.stderr
 
 
+async def test_a_parent_that_is_not_there_is_told(
+    kafka: Kafka, prefix: str, rf: Refold, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: who mistypes a parent learns why the conversation is gone, and how to have it back."""
+    s = rf.session(new_id("parents"))
+    await s.append("hello", message_id="m1")
+    await s.append("lost", parent="m11", message_id="m2", wait="accepted")
+    context = await s.context()
+    assert ([m["content"] for m in context.messages], context.missing_parent) == (["lost"], "m11")
+    assert "'m11', which it does not have" in caplog.text
+    shown = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id)
+    assert "hangs under message m11, which this session does not have" in shown.stdout
+    await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "switch", s.id, "m1")
+    assert (await s.context(min_seq=3)).missing_parent is None
+
+
 async def test_a_quarantined_session_is_released_in_order(kafka: Kafka, prefix: str, rf: Refold) -> None:
     """Goal: parked events come back in order before new ones; a second release finds nothing to do."""
     s = rf.session(new_id("quarantine"))

@@ -32,7 +32,7 @@ from refold.cli.output import Output
 from refold.cli.session_operations import fork as fork_session
 from refold.cli.session_operations import prune, switch
 from refold.cli.telling import iso
-from refold.errors import UsageError
+from refold.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from refold.client import Refold, SessionEvent, SnapshotView
@@ -67,30 +67,33 @@ def show(
     """Show a session's committed state: what its next model call would see, answers, tool calls, facts."""
     from refold.wire.owner import OPAQUE_FIELDS, json_ready
 
-    async def work(rf: Refold) -> SnapshotView:
+    async def work(rf: Refold) -> tuple[SnapshotView, str | None]:
         chat = rf.session(session)
-        if at is not None:
-            return await chat.at(at)
-        view = await chat.state(min_seq=0)
+        view = await chat.state(min_seq=0) if at is None else await chat.at(at)
         if view is None:
             raise no_session(chat.tenant, chat.id)
-        return view
+        missing = None
+        if not view.data["context"]["complete"]:
+            # A journal without its beginning cannot tell.
+            with contextlib.suppress(NotFound):
+                missing = (await chat.completed(view))["context"]["missing_parent"]
+        return view, missing
 
     if at is not None:
         load_reducers(None)
-    view = with_client(bootstrap, prefix, tenant, work)
+    view, missing = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if as_json:
         public = {name: value for name, value in view.data.items() if name not in OPAQUE_FIELDS}
         shown = json_ready(public)
         for part, row in zip(shown["reduced"], view.data["reduced"], strict=True):
             part["state"] = json.loads(row["state"])
-        out.result({**shown, "bytes": len(view.raw), "stale": view.stale})
+        out.result({**shown, "bytes": len(view.raw), "stale": view.stale, "missing_parent": missing})
         return
-    _print_state(out, view)
+    _print_state(out, view, missing)
 
 
-def _print_state(out: Output, view: SnapshotView) -> None:
+def _print_state(out: Output, view: SnapshotView, missing: str | None) -> None:
     data, context = view.data, view.data["context"]
     if view.stale:
         out.note("no worker answered: read from the state topic")
@@ -108,6 +111,11 @@ def _print_state(out: Output, view: SnapshotView) -> None:
         out.say(
             f"\n{context['uncovered']} earlier messages left the window and no summary covers them: "
             "`refold session export` has them"
+        )
+    if missing is not None:
+        out.say(
+            f"\nthe path hangs under message {missing}, which this session does not have: what was said "
+            f"before is on another branch; `refold session switch {view.session} MESSAGE` goes back to one"
         )
     out.say("\nmessages:")
     out.table(

@@ -26,6 +26,8 @@ class Context:
     ``uncovered``: messages of the path that neither the summary nor the newest messages show.
     ``complete``: false when the beginning of the path is not known to the state; what fits the window was
     then read from the journal, and what lies before it has no summary.
+    ``missing_parent``: the id under which the path goes on and which no message of the session has, else
+    ``None``: an append named a wrong ``parent``, and what was said before is on another branch.
     """
 
     format: ContextFormat
@@ -35,6 +37,7 @@ class Context:
     complete: bool
     uncovered: int
     staleness: Staleness | None = None
+    missing_parent: str | None = None
 
     @property
     def messages(self) -> list[Any]:
@@ -60,4 +63,5 @@ def render(
         complete=bool(context["complete"]),
         uncovered=int(context["uncovered"]),
         staleness=view.staleness,
+        missing_parent=context.get("missing_parent"),
     )
