@@ -419,6 +419,32 @@ async def test_a_parent_that_is_not_there_is_told(
     assert (await s.context(min_seq=3)).missing_parent is None
 
 
+async def test_a_result_of_a_call_that_is_not_there_is_listed(kafka: Kafka, prefix: str, rf: Refold) -> None:
+    """Goal: who mistypes a call's id finds the result, and the id it names, by looking at the session."""
+    s = rf.session(new_id("orphans"))
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    await s.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    await s.append({"role": "tool", "tool_call_id": "c2", "content": "rain"}, message_id="r1")
+    await s.tool_completed("op-9", "wind", result_message_id="r2", wait="accepted")
+    view = await s.state()
+    assert view is not None
+    found = [(r.message_id, r.seq, r.operation_id, r.call_id, r.state) for r in view.waiting_results]
+    assert found == [("r1", 2, None, "c2", "done"), ("r2", 3, "op-9", None, "done")]
+    context = await s.context()
+    assert context.waiting_results == 2
+    assert not {"rain", "wind"} & {message["content"] for message in context.messages}
+    shown = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id)
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["2", "r1", "c2", "done"] in rows
+    assert ["3", "r2", "op-9", "done"] in rows
+    as_json = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id, "--json")
+    listed = json.loads(as_json.stdout.splitlines()[-1])["waiting_results"]
+    assert [row["message_id"] for row in listed] == ["r1", "r2"]
+    call["id"] = "c2"
+    await s.append({"role": "assistant", "content": None, "tool_calls": [call]}, wait="accepted")
+    assert (await s.context()).waiting_results == 1, "its call has come"
+
+
 async def test_a_quarantined_session_is_released_in_order(kafka: Kafka, prefix: str, rf: Refold) -> None:
     """Goal: parked events come back in order before new ones; a second release finds nothing to do."""
     s = rf.session(new_id("quarantine"))

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 from contextlib import aclosing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -88,7 +89,17 @@ def show(
         shown = json_ready(public)
         for part, row in zip(shown["reduced"], view.data["reduced"], strict=True):
             part["state"] = json.loads(row["state"])
-        out.result({**shown, "bytes": len(view.raw), "stale": view.stale, "missing_parent": missing})
+        # Of the same name as the count in `context`.
+        waiting = [asdict(result) for result in view.waiting_results]
+        out.result(
+            {
+                **shown,
+                "waiting_results": waiting,
+                "bytes": len(view.raw),
+                "stale": view.stale,
+                "missing_parent": missing,
+            }
+        )
         return
     _print_state(out, view, missing)
 
@@ -133,6 +144,15 @@ def _print_state(out: Output, view: SnapshotView, missing: str | None) -> None:
                 (r["operation_id"], r["tool"], r["state"], r["attempt"], _short(r["result_summary"] or ""))
                 for r in data["tools"]
             ),
+        )
+    if context["waiting_results"]:
+        out.say(
+            "\ntool results outside the context: no call has their id, or its message has not come "
+            "(`refold session events --payload` has what they say):"
+        )
+        out.table(
+            ("seq", "message", "operation", "call", "state"),
+            ((r.seq, r.message_id, r.operation_id, r.call_id, r.state) for r in view.waiting_results),
         )
     if data["generations"]:
         out.say("\ngenerations (answers under way, and the last that ended):")
