@@ -21,9 +21,10 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from refold import __version__
+from refold import __version__, servers
+from refold.cli import waiting
 from refold.cli.options import ROOT
-from refold.errors import ConfigError, InvariantViolation, RefoldError, UsageError
+from refold.errors import ConfigError, InvariantViolation, RefoldError, UnavailableError, UsageError
 from refold.telemetry.plaintext import plain_lines
 
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
@@ -153,6 +154,7 @@ def run(args: list[str]) -> int:
     # The root callback sets them too, but a wrong call may fail before it runs.
     ROOT.config, ROOT.debug = None, "--debug" in args[: _noun_index(args)]
     _print_anything()
+    servers.on_wait[:] = [waiting.say]
     try:
         result = typer.main.get_command(app).main(args, prog_name="refold", standalone_mode=False)
         sys.stdout.flush()
@@ -194,6 +196,8 @@ def _report(err: Exception) -> int:
     ):
         print(ctx.get_usage(), file=sys.stderr)
         text = f"{text.rstrip('.')}. Try `{ctx.command_path} --help`."
+    if isinstance(known, UnavailableError) and known.bootstrap:
+        text = f"{text} Cause: {servers.why_nobody_answers(known.bootstrap)}."
     print(f"error: {plain_lines(text)}", file=sys.stderr, flush=True)
     return known.exit_code
 
@@ -222,7 +226,7 @@ def _translate(err: Exception) -> RefoldError:
 
 
 def _of_os(err: OSError) -> RefoldError:
-    from refold.errors import PermissionDenied, StorageError, UnavailableError
+    from refold.errors import PermissionDenied, StorageError
 
     where = f" ({err.filename})" if err.filename else ""
     text = f"{err.strerror or err}{where}"

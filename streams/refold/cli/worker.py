@@ -14,6 +14,7 @@ import typer
 
 from refold.cli.options import BootstrapOption, EnvironmentOption, JsonOption, PrefixOption, settings_for
 from refold.cli.output import Output
+from refold.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from refold.settings import Settings
@@ -203,16 +204,17 @@ def status(
     """Members of the workers' group, what they own, and whether they answer."""
     from confluent_kafka.admin import AdminClient
 
-    from refold.engine.members import look
+    from refold.engine.members import REQUEST_TIMEOUT_S, look
 
     settings = settings_for(bootstrap=bootstrap, prefix=prefix)
     out = Output(as_json)
-    members = look(
-        # What goes wrong is said once, by the error; librdkafka would say it once per try.
-        AdminClient({"log_level": 2, **settings.kafka_config("admin")}),
-        settings.topic_prefix,
-        settings.kafka.bootstrap,
-    )
+    with waiting(settings.kafka.bootstrap, REQUEST_TIMEOUT_S):
+        members = look(
+            # What goes wrong is said once, by the error; librdkafka would say it once per try.
+            AdminClient({"log_level": 2, **settings.kafka_config("admin")}),
+            settings.topic_prefix,
+            settings.kafka.bootstrap,
+        )
     rows: list[dict[str, Any]] = [member.row() for member in members]
     if not rows:
         out.say(f"no worker is a member of group {settings.topic_prefix}; start one with `refold worker run`")
