@@ -48,10 +48,8 @@ def others(directory: Path | str) -> list[Other]:
         if place != ours:
             found.setdefault(place, []).append((known.bootstrap, known.pid))
     return [
-        Other(
-            place, ",".join(address for address, _ in sorted(nodes)), tuple(pid for _, pid in sorted(nodes))
-        )
-        for place, nodes in sorted(found.items())
+        Other(place, ",".join(address for address, _ in nodes), tuple(pid for _, pid in nodes))
+        for place, nodes in sorted((place, sorted(nodes)) for place, nodes in found.items())
     ]
 
 
