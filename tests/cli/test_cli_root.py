@@ -374,3 +374,30 @@ def test_worker_status_says_who_does_not_answer(
     assert run(["worker", "status", "--bootstrap", NOBODY]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == [["w0", "0", "yes"], ["w1", "1", "no"], ["w2", "2", "does", "not", "answer"]]
+
+
+def test_worker_status_says_how_long_the_group_keeps_one_that_has_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A drained worker stood there with all its partitions, as if it had not stopped. Goal: where this
+    machine knows when it ended, the time that is left; else until when at most."""
+    members = pytest.importorskip("refold.engine.members")
+    drain = pytest.importorskip("refold.engine.drain")
+    found = [members.Member(f"w{n}", "", "", (n,), False if n == 0 else None) for n in range(4)]
+    monkeypatch.setattr(members, "look", lambda *_: found)
+    monkeypatch.setenv("REFOLD_WORKER__DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("REFOLD_WORKER__SESSION_TIMEOUT_MS", "30000")
+    for name, directory in (("w1", tmp_path / "refold"), ("w2", tmp_path / "1" / "refold")):
+        place = drain.Place(directory)
+        with place.held(drain.Running(1, name)):
+            place.ended(drain.Ended(1, "drained", 0.1, 0))
+        os.utime(directory / "drained.json", (time.time() - 10, time.time() - 10))
+    assert run(["worker", "status", "--json", "--bootstrap", NOBODY]) == 0
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out.splitlines()[-1])["members"]
+    known = [row["expires_s_max"] for row in rows]
+    assert (known[0], known[3]) == (None, None)
+    assert all(0.0 < seconds <= 20.0 for seconds in known[1:3])
+    notes = [line for line in printed.err.splitlines() if "keeps its place" in line]
+    assert [note.split()[0] for note in notes] == ["w1", "w2", "w3"]
+    assert "until 30 s after that" in notes[2]
