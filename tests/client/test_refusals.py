@@ -9,6 +9,7 @@ import pytest
 
 from client.test_undecided import Wire, unconnected, wire
 from refold.client.connection import Connection
+from refold.client.receipts import Refused
 from refold.client.refusal import NotSent
 from refold.client.session import Session
 from refold.core.envelope import Actor
@@ -65,6 +66,8 @@ async def test_it_is_refused_with_the_limit_and_nothing_is_sent(
         await call(session(unconnected))
     assert words in str(caught.value)
     assert isinstance(caught.value, NotSent)
+    assert isinstance(caught.value, Refused), "as a ruling would have been, for whoever waits for one"
+    assert (caught.value.ruling.status, caught.value.exit_code) == ("rejected", 64)
     assert wire.values == []
 
 

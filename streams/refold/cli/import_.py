@@ -203,7 +203,7 @@ async def _write(rf: Refold, source: SourceSession, prefix: str, durable: bool, 
                 link=link,
             )
         except NotSent as refused:
-            outcome.reject(name, event, refused.code, refused.reason)
+            outcome.reject(name, event, refused.ruling.code, refused.ruling.reason)
             continue
         outcome.sent += 1
         receipts.append((event, receipt))

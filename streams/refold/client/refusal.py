@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from refold.client.receipts import Refused, Ruling
 from refold.core.alone import TYPES, wrong_alone
 from refold.core.codes import WAY_OUT, RejectCode
 from refold.core.envelope import Envelope
@@ -18,13 +19,16 @@ _SHORT: Final = ID_BYTES_MAX // 4
 _MESSAGE_IDS: Final = ("message_id", "parent_id", "replaces")
 
 
-class NotSent(UsageError):
-    """The fold would refuse the event with ``code`` and ``reason``. Nothing was sent."""
+class NotSent(UsageError, Refused):
+    """The fold would refuse the event, for ``ruling.code`` and ``ruling.reason``. Nothing was sent.
 
-    def __init__(self, event_type: str, code: RejectCode, reason: str) -> None:
-        super().__init__(f"{event_type}: {reason}. Nothing was sent: {WAY_OUT[code]} ({code}).")
-        self.code = code
-        self.reason = reason
+    A :class:`Refused` too: whoever waits for *accepted* and is ready for a refusal need not tell them apart.
+    """
+
+    def __init__(self, event_type: str, event_id: str, code: RejectCode, reason: str) -> None:
+        UsageError.__init__(self, f"{event_type}: {reason}. Nothing was sent: {WAY_OUT[code]} ({code}).")
+        self.event_id = event_id
+        self.ruling = Ruling("rejected", None, code, reason)
 
 
 def refuse(env: Envelope, payload: Mapping[str, Any] | bytes) -> None:
@@ -38,7 +42,7 @@ def refuse(env: Envelope, payload: Mapping[str, Any] | bytes) -> None:
             return
     wrong = wrong_alone(env, event)
     if wrong is not None:
-        raise NotSent(env.type, wrong.code, wrong.reason)
+        raise NotSent(env.type, env.event_id, wrong.code, wrong.reason)
 
 
 def _is_plain(event_type: str, payload: Mapping[str, Any]) -> bool:
