@@ -56,6 +56,8 @@ class UnavailableError(RefoldError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        #: The brokers that were asked, where none answered: a command then says why.
+        self.bootstrap: str | None = None
 
 
 class InvariantViolation(RefoldError):

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from refold.servers import addresses
+
 #: An instance name is a group.instance.id and part of the transactional id; Kafka allows 249.
 INSTANCE_LENGTH_MAX: Final = 120
 
@@ -100,6 +102,12 @@ class KafkaSettings(_Section):
             " are refused."
         ),
     )
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        addresses(value)
+        return value
 
     @field_validator("security_protocol", "sasl_mechanism", mode="before")
     @classmethod

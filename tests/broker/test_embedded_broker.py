@@ -26,7 +26,11 @@ from confluent_kafka.admin import (
 )
 
 from refold.broker import EmbeddedBroker, inspect, jars
+from refold.broker.others import others
 from refold.broker.ports import PortInUse, choose
+from refold.cli import broker as broker_commands
+from refold.cli.main import run
+from refold.demo.stack import STATE_FILE
 from refold.errors import ConfigError, StorageError, UnavailableError, UsageError
 from refold.testing.kafka import Kafka
 
@@ -428,3 +432,21 @@ def test_an_unreachable_repository_names_the_ways_out(
     monkeypatch.setenv("REFOLD_MAVEN_REPO", "http://127.0.0.1:9/unreachable")
     with pytest.raises(UnavailableError, match=r"(?s)cannot get .*REFOLD_MAVEN_REPO.*REFOLD_CACHE"):
         jars.classpath()
+
+
+def test_a_broker_of_another_directory_is_told(
+    kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Goal: whoever looks for a broker learns of the one that a demo or another terminal left running."""
+    if kafka.broker is None:
+        pytest.skip("the tests' Kafka is no broker of refold's")
+    assert broker_commands.DEMO_FILE == STATE_FILE
+    [other] = [one for one in others(tmp_path) if one.bootstrap == kafka.bootstrap]
+    assert other.pids == (inspect(other.directory).pid,)
+    assert kafka.bootstrap not in {one.bootstrap for one in others(other.directory)}
+    # Of many, the first ones are shown.
+    for command in ("status", "down"):
+        run(["broker", command, "--dir", str(tmp_path / "none")])
+        assert "another broker runs at 127.0.0.1:" in capsys.readouterr().err
+    assert run(["broker", "status", "--dir", str(other.directory)]) == 0
+    assert "another" not in capsys.readouterr().err

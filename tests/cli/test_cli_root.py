@@ -105,19 +105,28 @@ def test_no_command_prints_help_and_exits_64() -> None:
 
 
 def test_an_unreachable_broker_exits_69_soon() -> None:
-    """One message, nothing of librdkafka's own log; side by side, because each waits its 6 s."""
+    """One message and why, nothing of librdkafka's own log, and before it a line that it waits; side by side,
+    because each waits its 6 to 10 s."""
     began = time.monotonic()
-    calls = (("topology", "plan"), ("topology", "apply"), ("rejected", "list"))
-    with ThreadPoolExecutor() as pool:
+    calls = (
+        ("topology", "plan"),
+        ("topology", "apply"),
+        ("rejected", "list"),
+        ("session", "show", "s"),
+        ("worker", "status"),
+    )
+    with ThreadPoolExecutor(len(calls)) as pool:
         processes = list(pool.map(lambda args: refold(*args, "--bootstrap", NOBODY), calls))
-    # 6 s for the metadata request, and cold starts of Python: 1 s, half a minute on a very busy machine.
+    # 6 to 10 s for the first request, and cold starts of Python: 1 s, half a minute on a very busy machine.
     assert time.monotonic() - began < 45
     for process in processes:
         assert process.returncode == 69, process.stderr
-        assert process.stderr.startswith("error: ")
-        assert NOBODY in process.stderr
-        assert "refold broker up" in process.stderr
-        assert len(process.stderr.splitlines()) == 1
+        waits, message = process.stderr.splitlines()
+        assert re.fullmatch(rf"waiting for a broker at {NOBODY}, until [\d:]{{8}} \(Ctrl-C ends it\)", waits)
+        assert message.startswith("error: ")
+        assert NOBODY in message
+        assert "refold broker up" in message
+        assert message.endswith(f"Cause: nothing listens on {NOBODY}.")
 
 
 def test_bad_settings_exit_78() -> None:
@@ -213,6 +222,30 @@ def test_json_is_one_object_and_the_rest_goes_to_stderr(capsys: pytest.CaptureFi
 def test_a_table_in_a_pipe_is_whole_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     Output(as_json=False).table(("reason",), [("[red]" + "x" * 300,), (None,)])
     assert "[red]" + "x" * 300 in capsys.readouterr().out
+
+
+#: Clears a terminal, sets its title, forges a line, moves the cursor in one C1 character, turns the writing.
+HOSTILE = "s\x1b[2J\x1b]0;t\x07\n2026 error: forged\r\x9b1A\u202egnp\u2028\x7f"
+
+
+def test_what_others_wrote_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: no id, however it came into the log, writes on the terminal of who looks at it."""
+    out = Output(as_json=True)
+    out.result({"session": HOSTILE})
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"session": HOSTILE}
+    text = Output(as_json=False)
+    text.say(f"\nsession {HOSTILE}\tof a tenant")
+    text.note(f"note {HOSTILE}")
+    text.table(("session",), [(HOSTILE,)])
+    assert run(["session", "delete", HOSTILE]) == 64
+    shown = capsys.readouterr()
+    assert shown.out.startswith("\nsession s\\x1b[2J")
+    for printed in (said.out, shown.out, shown.err):
+        assert not set(printed) & set("\x1b\x07\r\x9b\u202e\u2028\x7f")
+        assert "\n2026" not in printed
+    assert len(shown.out.splitlines()) == 4, "an empty one, the line, and a table of two"
+    assert [line.split()[0] for line in shown.err.splitlines()] == ["note", "error:"]
 
 
 def test_nobody_to_ask_means_no() -> None:
@@ -341,3 +374,30 @@ def test_worker_status_says_who_does_not_answer(
     assert run(["worker", "status", "--bootstrap", NOBODY]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == [["w0", "0", "yes"], ["w1", "1", "no"], ["w2", "2", "does", "not", "answer"]]
+
+
+def test_worker_status_says_how_long_the_group_keeps_one_that_has_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A drained worker stood there with all its partitions, as if it had not stopped. Goal: where this
+    machine knows when it ended, the time that is left; else until when at most."""
+    members = pytest.importorskip("refold.engine.members")
+    drain = pytest.importorskip("refold.engine.drain")
+    found = [members.Member(f"w{n}", "", "", (n,), False if n == 0 else None) for n in range(4)]
+    monkeypatch.setattr(members, "look", lambda *_: found)
+    monkeypatch.setenv("REFOLD_WORKER__DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("REFOLD_WORKER__SESSION_TIMEOUT_MS", "30000")
+    for name, directory in (("w1", tmp_path / "refold"), ("w2", tmp_path / "1" / "refold")):
+        place = drain.Place(directory)
+        with place.held(drain.Running(1, name)):
+            place.ended(drain.Ended(1, "drained", 0.1, 0))
+        os.utime(directory / "drained.json", (time.time() - 10, time.time() - 10))
+    assert run(["worker", "status", "--json", "--bootstrap", NOBODY]) == 0
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out.splitlines()[-1])["members"]
+    known = [row["expires_s_max"] for row in rows]
+    assert (known[0], known[3]) == (None, None)
+    assert all(0.0 < seconds <= 20.0 for seconds in known[1:3])
+    notes = [line for line in printed.err.splitlines() if "keeps its place" in line]
+    assert [note.split()[0] for note in notes] == ["w1", "w2", "w3"]
+    assert "until 30 s after that" in notes[2]

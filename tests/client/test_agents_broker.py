@@ -184,6 +184,9 @@ async def test_a_second_signal_ends_the_process_at_once_and_the_cli_shows_and_st
     with pytest.raises(RunStopped):
         await handle.result(PATIENCE_S)
     assert (await asyncio.to_thread(command, "list", "--session", handle.session.id))["total"] == 0
+    over = await asyncio.to_thread(command, "show", handle.session.id, "r-2")
+    assert (over["state"], over["steps_as_of"]) == ("stopped", over["updated_seq"] - 1)
+    assert over["steps"] == shown["steps"], "the state has none any more"
     await agent.start(rf, handle.session, input="y", run_id="r-3")
     await until(lambda: agents.ran().count("long") == 2)
     process.send_signal(signal.SIGTERM)

@@ -372,6 +372,11 @@ async def test_session_commands(kafka: Kafka, prefix: str, rf: Refold, tmp_path:
     assert "hi there" in (await run("session", "show", name)).stdout
     events = last(await run("session", "events", name, "--json", "--after", "1"))
     assert [row["seq"] for row in events["events"]] == [2]
+    listed = (await run("session", "events", name)).stdout.splitlines()
+    assert listed[0].endswith("  message_id=m1")
+    first = last(await run("session", "events", name, "--json", "--limit", "1"))["events"]
+    assert [row["ids"] for row in first] == [{"message_id": "m1"}]
+    assert last(await run("session", "events", name, "--json", "--after", "2"))["events"] == []
     exported = (await run("session", "export", name, "--format", "openai")).stdout
     assert orjson.loads(exported)["messages"][0] == {"role": "user", "content": "hello"}
     where = last(await run("session", "where", name, "--json"))
@@ -383,9 +388,61 @@ async def test_session_commands(kafka: Kafka, prefix: str, rf: Refold, tmp_path:
     refused = await run("session", "delete", name, check=False)
     assert refused.returncode == 64
     assert last(await run("session", "delete", name, "--yes", "--json"))["status"] == "accepted"
-    missing = await run("session", "show", name, check=False)
-    assert missing.returncode == 66
-    assert "Traceback" not in missing.stderr
+    for command in (
+        ["show", name],
+        ["events", name],
+        ["events", name, "--after", "2", "--json"],
+        ["export", name],
+        ["prune", name, "--ended", "--yes"],
+        ["switch", name, "m1"],
+        ["delete", name, "--yes"],
+    ):
+        missing = await run("session", *command, check=False)
+        assert (missing.returncode, missing.stdout) == (66, ""), command
+        assert f"session '{name}'" in missing.stderr
+        assert "Traceback" not in missing.stderr
+
+
+async def test_a_parent_that_is_not_there_is_told(
+    kafka: Kafka, prefix: str, rf: Refold, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: who mistypes a parent learns why the conversation is gone, and how to have it back."""
+    s = rf.session(new_id("parents"))
+    await s.append("hello", message_id="m1")
+    await s.append("lost", parent="m11", message_id="m2", wait="accepted")
+    context = await s.context()
+    assert ([m["content"] for m in context.messages], context.missing_parent) == (["lost"], "m11")
+    assert "'m11', which it does not have" in caplog.text
+    shown = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id)
+    assert "hangs under message m11, which this session does not have" in shown.stdout
+    await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "switch", s.id, "m1")
+    assert (await s.context(min_seq=3)).missing_parent is None
+
+
+async def test_a_result_of_a_call_that_is_not_there_is_listed(kafka: Kafka, prefix: str, rf: Refold) -> None:
+    """Goal: who mistypes a call's id finds the result, and the id it names, by looking at the session."""
+    s = rf.session(new_id("orphans"))
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    await s.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    await s.append({"role": "tool", "tool_call_id": "c2", "content": "rain"}, message_id="r1")
+    await s.tool_completed("op-9", "wind", result_message_id="r2", wait="accepted")
+    view = await s.state()
+    assert view is not None
+    found = [(r.message_id, r.seq, r.operation_id, r.call_id, r.state) for r in view.waiting_results]
+    assert found == [("r1", 2, None, "c2", "done"), ("r2", 3, "op-9", None, "done")]
+    context = await s.context()
+    assert context.waiting_results == 2
+    assert not {"rain", "wind"} & {message["content"] for message in context.messages}
+    shown = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id)
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["2", "r1", "c2", "done"] in rows
+    assert ["3", "r2", "op-9", "done"] in rows
+    as_json = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id, "--json")
+    listed = json.loads(as_json.stdout.splitlines()[-1])["waiting_results"]
+    assert [row["message_id"] for row in listed] == ["r1", "r2"]
+    call["id"] = "c2"
+    await s.append({"role": "assistant", "content": None, "tool_calls": [call]}, wait="accepted")
+    assert (await s.context()).waiting_results == 1, "its call has come"
 
 
 async def test_a_quarantined_session_is_released_in_order(kafka: Kafka, prefix: str, rf: Refold) -> None:

@@ -93,6 +93,28 @@ async def test_o2_a_journal_without_its_beginning_is_told_from_a_session_that_is
     assert past.state.seq == 0
 
 
+async def test_b3_a_path_under_a_message_that_was_never_there_says_so() -> None:
+    """B3: a mistyped parent is accepted and hides what was said; a parent that the state forgot does not."""
+    inbox = conversation(10, window=8)
+    inbox.ok(message("lost", parent_id="a99"), message("on", "assistant"))
+    journals = Journals(inbox)
+    made = await context(journals, "s1")
+    assert (ids(made["recent_messages"]), made["missing_parent"]) == (["lost", "on"], "a99")
+    inbox.ok(message("a99", "assistant", parent_id="a9"))
+    made = await context(journals, "s1")
+    assert made["missing_parent"] is None
+    inbox.ok(event("BranchSwitched", head_message_id="on"))
+    made = await context(journals, "s1")
+    assert made["missing_parent"] is None, "it came later"
+    assert "a99" in ids(made["recent_messages"])
+
+    forgotten = conversation(60)
+    forgotten.ok(message("back", parent_id="a1"))
+    assert "a1" not in forgotten.session.held
+    made = await context(Journals(forgotten), "s1")
+    assert (ids(made["recent_messages"])[-3:], made["missing_parent"]) == (["u1", "a1", "back"], None)
+
+
 def content_of(held: Message) -> Any:
     return None if held.body is None else decode_body("refold.event.MessageAppended", held.body)["content"]
 

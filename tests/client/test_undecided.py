@@ -106,6 +106,22 @@ async def test_a_failed_event_is_not_forgotten_when_other_sessions_come(
     await say(unconnected, "s", "b")
 
 
+async def test_the_receipt_of_a_second_try_says_the_same_as_that_of_the_first(
+    unconnected: Connection, wire: Wire
+) -> None:
+    """Goal: whoever sends again goes on with the message's id, as if the first try had gone through."""
+    s = Session(unconnected, "t", "s", None)  # type: ignore[arg-type]
+    wire.up = False
+    with pytest.raises(TransientError):
+        await s.append("hi", message_id="m1")
+    wire.up = True
+    [receipt] = await s.retry()
+    assert (receipt.type, receipt.message_id) == ("MessageAppended", "m1")
+    assert (await s.append("there")).message_id
+    body = {"message_id": "m3", "role": "user", "content": []}
+    assert (await s.publish("MessageAppended", body)).message_id == "m3"
+
+
 async def test_undecided_sessions_are_bounded_and_decided_ones_are_forgotten(
     unconnected: Connection, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

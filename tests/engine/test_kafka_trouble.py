@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from refold.engine import clients, group, members, preflight
 from refold.engine.config import EngineConfig
 from refold.engine.kafkaerrors import Verdict, verdict
-from refold.engine.kafkalog import EVERY_S, KafkaLogFilter
+from refold.engine.kafkalog import EVERY_S, LATE_S, KafkaLogFilter
 from refold.engine.poll import Poller
 from refold.errors import FencedError, PermissionDenied, UnavailableError
 
@@ -251,8 +251,32 @@ def test_what_does_not_pass_by_itself_stays_an_error_and_is_not_hidden_by_what_d
     lines.log("FAIL", CREDENTIALS)
     lines.log("TXNERR", f"{ABORTED} valid (ILLEGAL_GENERATION)")
     lines.log("TXNERR", "Current transaction failed: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)")
+    lines.now += EVERY_S
+    lines.log("ADDOFFSETS", "TxnCoordinator: Failed to add offsets to transaction: Local: Timed out")
+    lines.log("ADDOFFSETS", "TxnCoordinator: Failed to add offsets: Group authorization failed")
     levels = [record.levelname for record in lines.records]
-    assert levels == ["WARNING", "ERROR", "WARNING", "ERROR"]
+    assert levels == ["WARNING", "ERROR", "WARNING", "ERROR", "WARNING", "ERROR"]
+
+
+def test_in_an_outage_that_was_said_lines_about_connections_are_withheld_and_no_others() -> None:
+    lines = _Lines()
+    [told] = [item for item in lines.logger.filters if isinstance(item, KafkaLogFilter)]
+    told.outage(True)
+    for _ in range(20):
+        lines.now += EVERY_S
+        lines.log("FAIL", REFUSED)
+        lines.log("FAIL", "localhost:9092/1: Disconnected: connection closed by peer", logging.INFO)
+    assert lines.records == []
+    lines.log("FAIL", CREDENTIALS)
+    lines.log("TXNERR", "Current transaction failed: 9 message(s) failed delivery (_INCONSISTENT)")
+    assert [record.levelname for record in lines.records] == ["ERROR", "WARNING"]
+    told.outage(False)
+    lines.now += LATE_S / 2
+    lines.log("FAIL", REFUSED)
+    assert len(lines.records) == 2, "it was said before, and handed over late"
+    lines.now += LATE_S
+    lines.log("FAIL", REFUSED)
+    assert [record.levelname for record in lines.records] == ["ERROR", "WARNING", "WARNING"]
 
 
 def test_fatal_lines_are_all_shown_and_debug_ones_if_asked_for() -> None:

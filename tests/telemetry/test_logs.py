@@ -163,6 +163,17 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("fmt", ["json", "console"])
+def test_an_id_forges_no_line_and_moves_no_cursor(monkeypatch: pytest.MonkeyPatch, fmt: str) -> None:
+    """Goal: a producer chooses its ids; who looks at a worker's terminal sees them and does not run them."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = lines(fmt)
+    structlog.get_logger("refold.x").info("quarantined", session="\x1b[2J\n2026 [error] forged\r")
+    logging.getLogger("lib").warning("of %s", "\x1b[2J\nforged")
+    assert not set(stream.getvalue()) & set("\x1b\r")
+    assert len(stream.getvalue().splitlines()) == 2
+
+
 def test_a_worker_logs_without_loading_rich() -> None:
     """structlog is loaded as where rich is not installed; who asks for rich afterwards gets it."""
     code = (

@@ -13,6 +13,7 @@ jar that differs is never put on the class path.
       |-- unclean                  after a kill: fence the dead broker, or commits would hang
       |-- cluster                  several nodes, each an EmbeddedBroker of its own directory
       |-- state, process, locks    who runs here: pid + creation time, one starter at a time
+      |-- others                     what runs in other directories, for whoever looks for it
       |-- watchdog                 a broker owned by a process does not outlive it, SIGKILL included
       `-- diagnosis                a failed start -> cause and way out
 """

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from refold.cli.clients import opened
 from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, YesOption, settings_for
 from refold.cli.output import Output
 from refold.errors import UsageError
@@ -58,7 +59,7 @@ def gc(
         out.confirm(f"Remove blobs from {settings.blobs.url} that no record names?", yes=yes)
 
     async def run() -> Collected:
-        async with Refold(settings) as rf:
+        async with opened(Refold(settings), settings) as rf:
             connection = rf.connection
             return await collect(
                 connection.blobs,

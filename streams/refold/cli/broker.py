@@ -30,6 +30,12 @@ Directory = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One object on one line, the last of stdout.")]
 DEFAULT_DIRECTORY: Final = Path(".refold/broker")
 
+#: Beside a demo's broker (``refold.demo.stack``, whose imports need more than a broker does).
+DEMO_FILE: Final = "stack.json"
+
+#: Test runs of others may have many.
+OTHERS_SHOWN_MAX: Final = 3
+
 
 @app.command()
 def up(
@@ -77,6 +83,8 @@ def up(
     )
     started = broker.start()
     seconds = round(time.monotonic() - began, 2)
+    if started:
+        _tell_others(directory)
     if as_json:
         _print_json({
             "bootstrap": broker.bootstrap,
@@ -105,6 +113,8 @@ def _up_nodes(
     cluster = EmbeddedCluster(directory, nodes=nodes, properties=properties, heap_mib=heap_mib, detached=True)
     started = cluster.start()
     seconds = round(time.monotonic() - began, 2)
+    if started:
+        _tell_others(directory)
     if as_json:
         _print_json({
             "bootstrap": cluster.bootstrap,
@@ -174,6 +184,8 @@ def down(
         stopped = broker.stop()
         if wipe:
             broker.wipe()
+    if not stopped:
+        _tell_others(directory)
     if as_json:
         _print_json({"stopped": stopped, "wiped": wipe, "directory": str(directory.absolute())})
         return
@@ -192,6 +204,8 @@ def status(directory: Directory = DEFAULT_DIRECTORY, as_json: Json = False) -> N
         _status_nodes(directory, as_json)
         return
     seen = inspect(directory)
+    if not seen.running:
+        _tell_others(directory)
     if as_json:
         _print_json(asdict(seen))
     elif not seen.running:
@@ -225,6 +239,27 @@ def _status_nodes(directory: Path, as_json: bool) -> None:
         raise typer.Exit(EXIT_NOT_RUNNING)
     if not all(one.answering for one in seen.values()):
         raise typer.Exit(EXIT_NOT_ANSWERING)
+
+
+def _tell_others(directory: Path) -> None:
+    """On stderr: who looks for a broker, or makes one, may mean one that runs already."""
+    from refold.broker.others import others
+
+    found = others(directory)
+    for other in found[:OTHERS_SHOWN_MAX]:
+        of_demo = other.directory.parent
+        stop = (
+            f"refold demo --down --dir {of_demo}"
+            if (of_demo / DEMO_FILE).exists()
+            else f"refold broker down --dir {other.directory}"
+        )
+        typer.echo(
+            f"another broker runs at {other.bootstrap}, in {other.directory}: to use it, export"
+            f" REFOLD_BOOTSTRAP={other.bootstrap}; to stop it, {stop}",
+            err=True,
+        )
+    if len(found) > OTHERS_SHOWN_MAX:
+        typer.echo(f"and {len(found) - OTHERS_SHOWN_MAX} more", err=True)
 
 
 def _listed(numbers: list[int]) -> str:

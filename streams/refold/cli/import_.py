@@ -11,12 +11,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from refold.cli.clients import opened
 from refold.cli.options import BootstrapOption, JsonOption, PrefixOption, settings_for
 from refold.cli.output import Output
 from refold.errors import InvalidRecord, TransientError, UnavailableError, UsageError
@@ -113,7 +115,7 @@ def import_(
         from refold.client import Refold
 
         settings = settings_for(bootstrap=bootstrap, prefix=prefix)
-        client = Refold(settings, tenant=tenant)
+        client = opened(Refold(settings, tenant=tenant), settings)
         asyncio.run(_publish(client, sessions, session_prefix, concurrency, durable, outcome, output))
     summary = _summary(plan, counts, outcome, reading, names, dry_run, time.monotonic() - started)
     _tell(output, summary)
@@ -136,7 +138,7 @@ def _sessions(
 
 
 async def _publish(
-    client: Refold,
+    client: AbstractAsyncContextManager[Refold],
     sessions: Iterator[SourceSession],
     prefix: str,
     concurrency: int,
@@ -179,6 +181,7 @@ def first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _write(rf: Refold, source: SourceSession, prefix: str, durable: bool, outcome: Outcome) -> None:
+    from refold.client.refusal import NotSent
     from refold.core.envelope import Actor, SessionLink
 
     name = prefix + source.session
@@ -190,14 +193,18 @@ async def _write(rf: Refold, source: SourceSession, prefix: str, durable: bool, 
             outcome.known += 1
             continue
         link = event.link and SessionLink(event.link.kind, prefix + event.link.session, None, event.link.call)
-        receipt = await session.publish(
-            event.type,
-            event.payload,
-            event_id=event.event_id,
-            event_time_ms=event.event_time_ms,
-            actor=Actor(event.actor),
-            link=link,
-        )
+        try:
+            receipt = await session.publish(
+                event.type,
+                event.payload,
+                event_id=event.event_id,
+                event_time_ms=event.event_time_ms,
+                actor=Actor(event.actor),
+                link=link,
+            )
+        except NotSent as refused:
+            outcome.reject(name, event, refused.ruling.code, refused.ruling.reason)
+            continue
         outcome.sent += 1
         receipts.append((event, receipt))
     for event, receipt in receipts if not durable else ():

@@ -21,9 +21,11 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from refold import __version__
+from refold import __version__, servers
+from refold.cli import waiting
 from refold.cli.options import ROOT
-from refold.errors import ConfigError, InvariantViolation, RefoldError, UsageError
+from refold.errors import ConfigError, InvariantViolation, RefoldError, UnavailableError, UsageError
+from refold.telemetry.plaintext import plain_lines
 
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE: Final = 141  # 128 + SIGPIPE
@@ -152,6 +154,7 @@ def run(args: list[str]) -> int:
     # The root callback sets them too, but a wrong call may fail before it runs.
     ROOT.config, ROOT.debug = None, "--debug" in args[: _noun_index(args)]
     _print_anything()
+    servers.on_wait[:] = [waiting.say]
     try:
         result = typer.main.get_command(app).main(args, prog_name="refold", standalone_mode=False)
         sys.stdout.flush()
@@ -193,7 +196,9 @@ def _report(err: Exception) -> int:
     ):
         print(ctx.get_usage(), file=sys.stderr)
         text = f"{text.rstrip('.')}. Try `{ctx.command_path} --help`."
-    print(f"error: {text}", file=sys.stderr, flush=True)
+    if isinstance(known, UnavailableError) and known.bootstrap:
+        text = f"{text} Cause: {servers.why_nobody_answers(known.bootstrap)}."
+    print(f"error: {plain_lines(text)}", file=sys.stderr, flush=True)
     return known.exit_code
 
 
@@ -221,7 +226,7 @@ def _translate(err: Exception) -> RefoldError:
 
 
 def _of_os(err: OSError) -> RefoldError:
-    from refold.errors import PermissionDenied, StorageError, UnavailableError
+    from refold.errors import PermissionDenied, StorageError
 
     where = f" ({err.filename})" if err.filename else ""
     text = f"{err.strerror or err}{where}"

@@ -2,6 +2,7 @@
 
 With ``--json``: exactly one object on one line, the last of stdout; everything else goes to stderr. Without
 it: text and tables on stdout, progress on stderr. Colour only on a terminal and never with ``NO_COLOR``.
+Control characters in ids and texts are shown as escapes (:mod:`refold.telemetry.plaintext`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from refold.errors import InvariantViolation, UsageError
+from refold.telemetry.plaintext import plain, plain_json
 
 #: Width of tables in a pipe or file, where nobody folds lines: wide enough that rich never cuts a cell.
 PIPE_COLUMNS: Final = 1_000
@@ -25,12 +27,13 @@ class Output:
         self._finished = False
 
     def say(self, text: str = "") -> None:
-        """A line of the answer for a person; on stderr when the answer is JSON."""
-        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+        """A line of the answer for a person, with empty ones before it if it begins with them; on stderr when
+        the answer is JSON."""
+        print(_line(text), file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def note(self, text: str) -> None:
         """Progress or a hint: always stderr."""
-        print(text, file=sys.stderr, flush=True)
+        print(_line(text), file=sys.stderr, flush=True)
 
     def document(self, line: bytes) -> None:
         """A JSON document that is the answer itself: these bytes and a line end, whatever the locale."""
@@ -50,7 +53,7 @@ class Output:
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*("" if cell is None else Text(str(cell)) for cell in row))
+            table.add_row(*("" if cell is None else Text(plain(str(cell))) for cell in row))
         Console(file=stream, width=width, highlight=False).print(table)
 
     def result(self, value: Mapping[str, Any]) -> None:
@@ -70,15 +73,20 @@ class Output:
             return
         if self.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"{question} Nothing was done: add --yes to do it without being asked.")
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"{plain(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise UsageError("Nothing was done.")
+
+
+def _line(text: str) -> str:
+    own = text.lstrip("\n")
+    return "\n" * (len(text) - len(own)) + plain(own)
 
 
 def _json_line(value: Mapping[str, Any]) -> str:
     """Readable where stdout can write it; escaped where it cannot: an ASCII or Latin-1 terminal, or an
     argument that was no UTF-8 and came in as lone surrogates."""
-    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    line = plain_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     try:
         line.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

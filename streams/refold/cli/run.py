@@ -118,11 +118,15 @@ def show(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run and its steps: states, attempts, what was read; never inputs and outputs."""
-    from refold.cli.run_items import told_run
+    """Show one run and its steps: states, attempts, what was read; never inputs and outputs.
+
+    Of a run that is over the steps are shown as they were when it ended: the state keeps none, they are
+    folded from the journal.
+    """
+    from refold.cli.run_items import look_at
 
     async def work(rf: Refold) -> dict[str, Any]:
-        return told_run(await rf.run(session, run).row(), payload)
+        return await look_at(rf, session, run, payload)
 
     told = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
@@ -144,10 +148,14 @@ def show(
             ),
         )
     if not told["steps"]:
-        out.note(
-            "it has no steps: none was recorded yet, or it is over and the journal has them"
-            f" (`refold session events {session}`)"
-        )
+        over = told["state"] in ("completed", "failed", "stopped")
+        if over and told["steps_as_of"] is None:
+            out.note(
+                "its steps are gone: the state drops them when a run ends, and the journal no longer has the"
+                " session's beginning, from which they could be folded"
+            )
+        else:
+            out.note("no step was recorded" if over else "no step was recorded yet")
     out.result(told)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Any
 
 from refold.client import Refold
-from refold.client.agents.rows import RunRow
+from refold.client.agents.rows import RunRow, StepRow
 from refold.client.agents.worksource import ClientSource
+from refold.client.snapshots import ENDED_RUN_STATES
 from refold.core.work import WorkItem
+from refold.errors import NotFound
 
 
 async def open_runs(rf: Refold) -> list[WorkItem]:
@@ -24,9 +28,29 @@ async def open_runs(rf: Refold) -> list[WorkItem]:
     return sorted(found.values(), key=lambda item: (item.since_ms, item.tenant, item.session, item.seq))
 
 
-def told_run(row: RunRow, payload: bool) -> dict[str, Any]:
+async def look_at(rf: Refold, session: str, run: str, payload: bool) -> dict[str, Any]:
+    """The run as it is; the steps of one that is over as they were before it ended: the state has none then,
+    so the session is folded up to there. Raises NotFound."""
+    handle = rf.run(session, run)
+    row = await handle.row()
+    if row.state not in ENDED_RUN_STATES:
+        return told_run(row, payload)
+    seq = int(row.data["updated_seq"]) - 1
+    before = None
+    # A journal without its beginning cannot tell.
+    with contextlib.suppress(NotFound):
+        before = (await handle.session.at(seq)).run(run)
+    if before is None:
+        return told_run(row, payload)
+    return told_run(row, payload, steps=RunRow.of(before).steps.values(), as_of=seq)
+
+
+def told_run(
+    row: RunRow, payload: bool, *, steps: Iterable[StepRow] | None = None, as_of: int | None = None
+) -> dict[str, Any]:
     """A run and its steps, without what went in and came out. ``payload``: with the summaries, which are the
-    beginning of what came out where the agent says nothing else."""
+    beginning of what came out where the agent says nothing else. ``steps``: as of seq ``as_of``, where not
+    the row's."""
     data = row.data
     return {
         "run": row.run_id,
@@ -42,6 +66,8 @@ def told_run(row: RunRow, payload: bool) -> dict[str, Any]:
         "error_code": data["error_code"],
         "error": data["error"],
         "started_seq": data["started_seq"],
+        "updated_seq": data["updated_seq"],
+        "steps_as_of": as_of,
         "steps": [
             {
                 "step": step.step_id,
@@ -52,6 +78,6 @@ def told_run(row: RunRow, payload: bool) -> dict[str, Any]:
                 "summary": step.summary if payload else None,
                 "error": step.error and f"{step.error_code}: {step.error}",
             }
-            for step in row.steps.values()
+            for step in (row.steps.values() if steps is None else steps)
         ],
     }

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 from contextlib import aclosing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,7 +33,7 @@ from refold.cli.output import Output
 from refold.cli.session_operations import fork as fork_session
 from refold.cli.session_operations import prune, switch
 from refold.cli.telling import iso
-from refold.errors import UsageError
+from refold.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from refold.client import Refold, SessionEvent, SnapshotView
@@ -67,30 +68,43 @@ def show(
     """Show a session's committed state: what its next model call would see, answers, tool calls, facts."""
     from refold.wire.owner import OPAQUE_FIELDS, json_ready
 
-    async def work(rf: Refold) -> SnapshotView:
+    async def work(rf: Refold) -> tuple[SnapshotView, str | None]:
         chat = rf.session(session)
-        if at is not None:
-            return await chat.at(at)
-        view = await chat.state(min_seq=0)
+        view = await chat.state(min_seq=0) if at is None else await chat.at(at)
         if view is None:
             raise no_session(chat.tenant, chat.id)
-        return view
+        missing = None
+        if not view.data["context"]["complete"]:
+            # A journal without its beginning cannot tell.
+            with contextlib.suppress(NotFound):
+                missing = (await chat.completed(view))["context"]["missing_parent"]
+        return view, missing
 
     if at is not None:
         load_reducers(None)
-    view = with_client(bootstrap, prefix, tenant, work)
+    view, missing = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if as_json:
         public = {name: value for name, value in view.data.items() if name not in OPAQUE_FIELDS}
         shown = json_ready(public)
         for part, row in zip(shown["reduced"], view.data["reduced"], strict=True):
             part["state"] = json.loads(row["state"])
-        out.result({**shown, "bytes": len(view.raw), "stale": view.stale})
+        # Of the same name as the count in `context`.
+        waiting = [asdict(result) for result in view.waiting_results]
+        out.result(
+            {
+                **shown,
+                "waiting_results": waiting,
+                "bytes": len(view.raw),
+                "stale": view.stale,
+                "missing_parent": missing,
+            }
+        )
         return
-    _print_state(out, view)
+    _print_state(out, view, missing)
 
 
-def _print_state(out: Output, view: SnapshotView) -> None:
+def _print_state(out: Output, view: SnapshotView, missing: str | None) -> None:
     data, context = view.data, view.data["context"]
     if view.stale:
         out.note("no worker answered: read from the state topic")
@@ -109,6 +123,11 @@ def _print_state(out: Output, view: SnapshotView) -> None:
             f"\n{context['uncovered']} earlier messages left the window and no summary covers them: "
             "`refold session export` has them"
         )
+    if missing is not None:
+        out.say(
+            f"\nthe path hangs under message {missing}, which this session does not have: what was said "
+            f"before is on another branch; `refold session switch {view.session} MESSAGE` goes back to one"
+        )
     out.say("\nmessages:")
     out.table(
         ("seq", "role", "id", "content"),
@@ -125,6 +144,15 @@ def _print_state(out: Output, view: SnapshotView) -> None:
                 (r["operation_id"], r["tool"], r["state"], r["attempt"], _short(r["result_summary"] or ""))
                 for r in data["tools"]
             ),
+        )
+    if context["waiting_results"]:
+        out.say(
+            "\ntool results outside the context: no call has their id, or its message has not come "
+            "(`refold session events --payload` has what they say):"
+        )
+        out.table(
+            ("seq", "message", "operation", "call", "state"),
+            ((r.seq, r.message_id, r.operation_id, r.call_id, r.state) for r in view.waiting_results),
         )
     if data["generations"]:
         out.say("\ngenerations (answers under way, and the last that ended):")
@@ -170,9 +198,10 @@ def events(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List a session's accepted events from the journal, by seeking.
+    """List a session's accepted events from the journal, by seeking: type, event id, and what it is about.
 
-    With --json one object that holds them all; with --json --follow one object per line and event.
+    `ids` are those that the event names: message_id, operation_id, generation_id. With --json one object
+    that holds them all; with --json --follow one object per line and event.
     """
     out = Output(as_json)
     rows: list[dict[str, Any]] = []
@@ -181,7 +210,8 @@ def events(
         row = _event_row(event, payload)
         if not as_json:
             line = f"{row['seq']:>6}  {iso(row['time_ms'])}  {row['type']:<26}  {row['event_id']}"
-            out.say(line + (_said(row) if payload else ""))
+            ids = "".join(f"  {name}={value}" for name, value in row["ids"].items())
+            out.say(line + (_said(row) if payload else ids))
         elif follow:
             import orjson
 
@@ -192,19 +222,25 @@ def events(
     async def work(rf: Refold) -> int:
         last, left = after, limit
         chat = rf.session(session)
+        known = False
         while True:
             async with aclosing(chat.events(last, left)) as source:
                 async for event in source:
                     take(event)
                     last = event.seq
                     left = None if left is None else left - 1
+            if not known and last == after and await chat.state(min_seq=0) is None:
+                if not follow:
+                    raise no_session(chat.tenant, chat.id)
+                out.note(f"session {session} has no events yet")
+            known = True
             if not follow or left == 0:
                 return last
             await asyncio.sleep(FOLLOW_POLL_S)
 
     last = with_client(bootstrap, prefix, tenant, work)
     if not follow and last == after:
-        out.note(f"no event of {session} after seq {after}: nothing was accepted, or `--tenant` is another")
+        out.note(f"no event of {session} after seq {after}")
     if not follow:
         out.result({"session": session, "events": rows, "last_seq": last})
 
@@ -212,11 +248,12 @@ def events(
 def _event_row(event: SessionEvent, payload: bool) -> dict[str, Any]:
     from refold.wire.owner import json_ready
 
-    env = event.envelope
+    env, known = event.envelope, event.payload
     row: dict[str, Any] = {
         "seq": event.seq,
         "type": event.type,
         "event_id": event.event_id,
+        "ids": _ids(known),
         "time_ms": event.time_ms,
         "event_time_ms": env.event_time_ms,
         "actor": None if env.actor is None else env.actor._asdict(),
@@ -226,9 +263,14 @@ def _event_row(event: SessionEvent, payload: bool) -> dict[str, Any]:
         "inbox": [event.inbox_partition, event.inbox_offset],
     }
     if payload:
-        known = event.payload
         row["payload"] = json_ready(env.payload if known is None else known)
     return row
+
+
+def _ids(known: dict[str, Any] | None) -> dict[str, str]:
+    """What an event is about, by the fields of its payload; nothing of a type this reader does not know."""
+    named = {} if known is None else known
+    return {name: value for name, value in named.items() if name.endswith("_id") and value}
 
 
 def _said(row: dict[str, Any]) -> str:
@@ -332,7 +374,10 @@ def where(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which partition a session belongs to, which worker owns it, and who keeps copies of it."""
+    """Say which partition a session belongs to, which worker owns it, and who keeps copies of it.
+
+    The id decides, so it answers for a session that does not exist (yet) too.
+    """
     from refold.cli.session_where import where as find
 
     async def work(rf: Refold) -> dict[str, Any]:

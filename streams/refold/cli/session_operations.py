@@ -15,6 +15,7 @@ from refold.cli.options import (
     TenantOption,
     YesOption,
     load_reducers,
+    no_session,
 )
 from refold.cli.output import Output
 from refold.errors import UsageError
@@ -63,9 +64,16 @@ def switch(
     as_json: JsonOption = False,
 ) -> None:
     """Make the path that ends in a message the active one."""
+    from refold.client import Refused
 
     async def work(rf: Refold) -> dict[str, Any]:
-        receipt = await rf.session(session).switch_branch(head, rebuild=rebuild, wait="accepted")
+        chat = rf.session(session)
+        try:
+            receipt = await chat.switch_branch(head, rebuild=rebuild, wait="accepted")
+        except Refused:
+            if await chat.state(min_seq=0) is None:
+                raise no_session(chat.tenant, chat.id) from None
+            raise
         return await _ruled(session, receipt)
 
     done = with_client(bootstrap, prefix, tenant, work)
@@ -107,6 +115,8 @@ def prune(
     async def work(rf: Refold) -> dict[str, Any]:
         chat = rf.session(session)
         before = await chat.state(min_seq=0)
+        if before is None:
+            raise no_session(chat.tenant, chat.id)
         receipt = await chat.prune(
             branches=branches or (),
             all_branches=all_branches,
@@ -117,7 +127,7 @@ def prune(
         )
         after = await chat.state()
         sizes = {
-            "bytes_before": 0 if before is None else len(before.raw),
+            "bytes_before": len(before.raw),
             "bytes": 0 if after is None else len(after.raw),
         }
         return {**await _ruled(session, receipt), **sizes}

@@ -12,6 +12,7 @@ import typer
 from refold.cli.options import BootstrapOption, EnvironmentOption, JsonOption, PrefixOption, settings_for
 from refold.errors import UsageError
 from refold.ops.targets import find_target
+from refold.telemetry.plaintext import plain
 
 if TYPE_CHECKING:
     from refold.client.summaries import Summarizer
@@ -74,7 +75,7 @@ def run(
 
 def say_text(event: str, fields: dict[str, Any]) -> None:
     shown = " ".join(f"{name}={value}" for name, value in fields.items() if value != "")
-    print(f"{event} {shown}", file=sys.stderr, flush=True)
+    print(plain(f"{event} {shown}"), file=sys.stderr, flush=True)
 
 
 def say_json(event: str, fields: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +15,7 @@ import typer
 
 from refold.cli.options import BootstrapOption, EnvironmentOption, JsonOption, PrefixOption, settings_for
 from refold.cli.output import Output
+from refold.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from refold.settings import Settings
@@ -203,17 +205,24 @@ def status(
     """Members of the workers' group, what they own, and whether they answer."""
     from confluent_kafka.admin import AdminClient
 
-    from refold.engine.members import look
+    from refold.engine.draining import left_here
+    from refold.engine.members import REQUEST_TIMEOUT_S, look
 
     settings = settings_for(bootstrap=bootstrap, prefix=prefix)
     out = Output(as_json)
-    members = look(
-        # What goes wrong is said once, by the error; librdkafka would say it once per try.
-        AdminClient({"log_level": 2, **settings.kafka_config("admin")}),
-        settings.topic_prefix,
-        settings.kafka.bootstrap,
-    )
+    with waiting(settings.kafka.bootstrap, REQUEST_TIMEOUT_S):
+        members = look(
+            # What goes wrong is said once, by the error; librdkafka would say it once per try.
+            AdminClient({"log_level": 2, **settings.kafka_config("admin")}),
+            settings.topic_prefix,
+            settings.kafka.bootstrap,
+        )
     rows: list[dict[str, Any]] = [member.row() for member in members]
+    timeout_s = settings.worker.session_timeout_ms / 1000
+    left = left_here(settings.worker.data_dir, settings.topic_prefix)
+    for row in rows:
+        ended = left.get(row["instance"]) if row["ready"] is None else None
+        row["expires_s_max"] = None if ended is None else max(0.0, round(ended + timeout_s - time.time(), 1))
     if not rows:
         out.say(f"no worker is a member of group {settings.topic_prefix}; start one with `refold worker run`")
     else:
@@ -221,6 +230,9 @@ def status(
             ("instance", "url", "partitions", "ready"),
             [(r["instance"], r["url"], ",".join(map(str, r["partitions"])), READY[r["ready"]]) for r in rows],
         )
+    for row in rows:
+        if row["ready"] is None:
+            out.note(_silent(row, timeout_s))
     if partitions and rows:
         out.say()
         out.table(
@@ -244,6 +256,21 @@ def status(
             ),
         )
     out.result({"group": settings.topic_prefix, "members": rows})
+
+
+def _silent(row: Mapping[str, Any], timeout_s: float) -> str:
+    """Why a member may not answer, and what comes of it. The group does not say since when it is silent."""
+    name, seconds = row["instance"], row["expires_s_max"]
+    if seconds is not None:
+        return (
+            f"{name} has stopped; the group keeps its place for {seconds:.0f} s more at most"
+            " (worker.session_timeout_ms). Started again before, it goes on with its partitions; then the"
+            " others take them over (`refold worker drain --leave` gives them up at once)"
+        )
+    return (
+        f"{name} does not answer: it has stopped, and the group keeps its place until {timeout_s:.0f} s after"
+        " that (worker.session_timeout_ms), or its URL cannot be reached from here"
+    )
 
 
 def _early(state: Mapping[str, Any]) -> bool:

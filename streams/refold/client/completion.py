@@ -4,7 +4,8 @@
 - *The beginning of a path*: after an edit far back the fold does not hold what the path begins with
   (``context.complete`` is false). The session's journal is folded again, remembering every message, and the
   window is filled up backwards from the first message the state holds, by whole turns, within the session's
-  own bounds.
+  own bounds. Where no message has the id that the path hangs under (a wrong ``parent`` of an append, which
+  the fold takes: rule B3), ``context.missing_parent`` has it.
 - *Blobs*: parts kept outside, only when asked for.
 """
 
@@ -32,12 +33,11 @@ async def complete(
     connection: Connection, view: SnapshotView, events_of: EventsOf, *, load_blobs: bool
 ) -> dict[str, Any]:
     """The snapshot's public part with nothing missing that can be had; free when nothing is missing."""
-    context = dict(view.data["context"])
+    context = {**view.data["context"], "missing_parent": None}
     if not context["complete"] and context["recent_messages"]:
-        context["recent_messages"] = [
-            *await _beginning(view, events_of),
-            *context["recent_messages"],
-        ]
+        before, missing = await _beginning(view, events_of)
+        context["recent_messages"] = [*before, *context["recent_messages"]]
+        context["missing_parent"] = missing
     for name in MESSAGE_LISTS:
         context[name] = [await _filled(message, view, events_of) for message in context[name]]
         if load_blobs:
@@ -84,13 +84,14 @@ async def _loaded(message: Mapping[str, Any], connection: Connection) -> Mapping
     return {**message, "content": await load_parts(parts, connection.blobs)}
 
 
-async def _beginning(view: SnapshotView, events_of: EventsOf) -> list[Mapping[str, Any]]:
-    """Messages before the first held one, oldest first, as many whole turns as the window has room for."""
+async def _beginning(view: SnapshotView, events_of: EventsOf) -> tuple[list[Mapping[str, Any]], str | None]:
+    """Messages before the first held one, oldest first, as many whole turns as the window has room for; and
+    the id the path goes on with, where no message has it."""
     past = await fold_past(events_of, view.tenant, view.session, view.seq, messages=True)
     return _window(view, past.placed)
 
 
-def _window(view: SnapshotView, placed: Mapping[str, Placed]) -> list[Mapping[str, Any]]:
+def _window(view: SnapshotView, placed: Mapping[str, Placed]) -> tuple[list[Mapping[str, Any]], str | None]:
     context, limits = view.data["context"], view.data["limits"]
     recent = context["recent_messages"]
     room = limits["max_messages"] - len(recent)
@@ -105,7 +106,8 @@ def _window(view: SnapshotView, placed: Mapping[str, Placed]) -> list[Mapping[st
         parent = found.message.parent
         if found.message.turn_start or parent == "":
             whole_turns = len(taken)
-    return [_shown(found) for found in reversed(taken[:whole_turns])]
+    missing = parent if parent and parent not in placed else None
+    return [_shown(found) for found in reversed(taken[:whole_turns])], missing
 
 
 def _shown(found: Placed) -> Mapping[str, Any]:

@@ -26,6 +26,10 @@ class Context:
     ``uncovered``: messages of the path that neither the summary nor the newest messages show.
     ``complete``: false when the beginning of the path is not known to the state; what fits the window was
     then read from the journal, and what lies before it has no summary.
+    ``waiting_results``: messages with tool results that are not shown, because no call of the session has
+    their id (yet): ``state().waiting_results`` names them.
+    ``missing_parent``: the id under which the path goes on and which no message of the session has, else
+    ``None``: an append named a wrong ``parent``, and what was said before is on another branch.
     """
 
     format: ContextFormat
@@ -35,6 +39,8 @@ class Context:
     complete: bool
     uncovered: int
     staleness: Staleness | None = None
+    missing_parent: str | None = None
+    waiting_results: int = 0
 
     @property
     def messages(self) -> list[Any]:
@@ -60,4 +66,6 @@ def render(
         complete=bool(context["complete"]),
         uncovered=int(context["uncovered"]),
         staleness=view.staleness,
+        missing_parent=context.get("missing_parent"),
+        waiting_results=int(context["waiting_results"]),
     )

@@ -27,7 +27,7 @@ class FactSession(Protocol):
 class Facts:
     """Reads wait for what this client saw accepted; ``options`` are those of ``state`` and ``publish``.
 
-    Values are any JSON, at most 64 facts, each of 8 192 bytes, together 49 152 (``too_large``,
+    Values are any JSON, at most 64 facts, each of 8 192 bytes (UsageError), together 49 152 (rejected with
     ``facts_full``). A session that does not exist has none.
     """
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -64,6 +64,9 @@ class Pending:
     value: bytes
     headers: tuple[Header, ...]
     done: asyncio.Future[Delivery] = field(repr=False)
+    #: What the event is about; a receipt says so, also that of a second try.
+    message_id: str | None = None
+    operation_id: str | None = None
 
 
 class Lane:
@@ -110,7 +113,15 @@ class Lane:
         if self._failed:
             raise EarlierEventFailed(self._failed[0].event_id, self._cause)
 
-    def submit(self, event_id: str, type_: str, value: bytes, headers: tuple[Header, ...]) -> Pending:
+    def submit(
+        self,
+        event_id: str,
+        type_: str,
+        value: bytes,
+        headers: tuple[Header, ...],
+        message_id: str | None = None,
+        operation_id: str | None = None,
+    ) -> Pending:
         """Queue an event behind all earlier ones. Raises before queueing, or fails the future later."""
         self.check_open()
         if len(self._queue) >= SESSION_QUEUE_EVENTS_MAX:
@@ -118,7 +129,8 @@ class Lane:
                 f"{SESSION_QUEUE_EVENTS_MAX} events of this session are waiting to be sent; not sent. "
                 "Await the receipts of earlier ones first"
             )
-        pending = Pending(event_id, type_, value, headers, asyncio.get_running_loop().create_future())
+        done = asyncio.get_running_loop().create_future()
+        pending = Pending(event_id, type_, value, headers, done, message_id, operation_id)
         self._queue.append(pending)
         if not self._sending:
             self._send_next()
@@ -127,7 +139,7 @@ class Lane:
     def retry(self) -> list[Pending]:
         """Queue the failed events again, in order, with the same bytes and fresh futures."""
         loop = asyncio.get_running_loop()
-        again = [Pending(p.event_id, p.type, p.value, p.headers, loop.create_future()) for p in self._failed]
+        again = [replace(failed, done=loop.create_future()) for failed in self._failed]
         self._failed = []
         # All of them before the first is sent: should it fail at once, the others are behind it.
         self._queue.extend(again)

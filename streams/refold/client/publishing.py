@@ -19,6 +19,7 @@ from refold.client.limits import RULING_TIMEOUT_S
 from refold.client.ordering import Pending
 from refold.client.payloads import check_payload, encode_payload, offload
 from refold.client.receipts import Receipt
+from refold.client.refusal import refuse
 from refold.client.sender import Delivery
 from refold.core.envelope import Actor, Envelope, SessionLink
 from refold.core.types import WORKER_TYPES
@@ -78,10 +79,13 @@ class Publisher:
         record_headers = _headers(event_type, headers)
         check_payload(event_type, payload)
         operation = None if isinstance(payload, bytes) else payload.get("operation_id")
+        if message_id is None and event_type == "MessageAppended" and not isinstance(payload, bytes):
+            message_id = payload.get("message_id")
         memory = self.memory
         async with memory.order:
             memory.lane.check_open()
             self._connection.check_room()
+            given = payload
             if not isinstance(payload, bytes):
                 payload = encode_payload(
                     event_type,
@@ -104,6 +108,7 @@ class Publisher:
                 link=link,
                 payload=payload,
             )
+            refuse(envelope, given)
             stamped = event_id is None and event_type not in UNSTAMPED_TYPES
             if stamped:
                 envelope.producer_id = self._connection.options.producer_id
@@ -113,8 +118,10 @@ class Publisher:
             header_bytes = sum(len(name) + len(content) for name, content in record_headers)
             await self._connection.check_size(self._key, value, header_bytes, event_type)
             sent_at = time.monotonic()
-            pending = memory.lane.submit(envelope.event_id, event_type, value, record_headers)
-        receipt = await self._receipt(pending, memory, sent_at, stamped, message_id, operation)
+            pending = memory.lane.submit(
+                envelope.event_id, event_type, value, record_headers, message_id, operation
+            )
+        receipt = await self._receipt(pending, memory, sent_at, stamped)
         if wait == "accepted":
             await receipt.accepted(timeout)
         return receipt
@@ -125,18 +132,11 @@ class Publisher:
         sent_at = time.monotonic()
         # Asked for directly and not expected from the stream: the first try may have been ruled on long ago.
         return [
-            await self._receipt(pending, memory, sent_at, stamped=False, message_id=None)
-            for pending in memory.lane.retry()
+            await self._receipt(pending, memory, sent_at, stamped=False) for pending in memory.lane.retry()
         ]
 
     async def _receipt(
-        self,
-        pending: Pending,
-        memory: SessionMemory,
-        sent_at: float,
-        stamped: bool,
-        message_id: str | None,
-        operation: str | None = None,
+        self, pending: Pending, memory: SessionMemory, sent_at: float, stamped: bool
     ) -> Receipt:
         delivery: Delivery = await pending.done
         deletes = pending.type == "SessionDeleted"
@@ -146,7 +146,7 @@ class Publisher:
                 # After a deletion the session counts from 1 again.
                 memory.accepted(delivery.offset, 0 if deletes else line.seq or 0)
                 if memory.heard is not None:
-                    memory.heard(pending.type, operation, line.seq or 0)
+                    memory.heard(pending.type, pending.operation_id, line.seq or 0)
 
         self._connection.rulings.observe(delivery, ruled)
         return Receipt(
@@ -155,7 +155,7 @@ class Publisher:
             delivery.partition,
             delivery.offset,
             delivery.append_time_ms,
-            message_id,
+            pending.message_id,
             self._connection.rulings,
             sent_at,
             stamped,

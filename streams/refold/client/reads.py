@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -17,6 +18,8 @@ from refold.client.reduced import ReducedPart, shaped_part
 from refold.client.snapshots import SnapshotView
 from refold.core.slots import make_key
 from refold.errors import NotFound, TransientError, UsageError
+
+log = logging.getLogger("refold.client")
 
 
 class SessionReads:
@@ -112,12 +115,23 @@ class SessionReads:
         ``view``: an agent's name (the id of its actor): its own words and calls are the assistant's, other
         agents' words the user's, with their names; not for ``raw``.
 
+        Where the path was begun with a wrong ``parent``, nothing before it is shown: ``missing_parent`` of
+        the answer names it, and so does a warning in the log ``refold.client``.
+
         Raises NotFound for a session that does not exist, and as :meth:`state`.
         """
         found = await self.state(min_seq=min_seq, timeout=timeout, stale=stale)
         if found is None:
             raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
         data = await complete(self._connection, found, self._events_of, load_blobs=load_blobs)
+        if (missing := data["context"]["missing_parent"]) is not None:
+            log.warning(
+                "the active path of session %s/%s goes on from message %r, which it does not have: what was "
+                "said before is on another branch (docs/guides/producing.md#parents)",
+                self.tenant,
+                self.id,
+                missing,
+            )
         return render(found, data, format, view)
 
     async def completed(self, view: SnapshotView) -> dict[str, Any]:

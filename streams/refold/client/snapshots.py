@@ -10,8 +10,9 @@ from typing import Any, Final
 import orjson
 
 from refold.client.reduced import ReducedPart, plain_part
+from refold.errors import InvalidRecord
 from refold.formats.views import actors
-from refold.wire.snapshot import decode_snapshot
+from refold.wire.snapshot import decode_session, decode_snapshot
 
 #: States of a tool row that no event changes any more.
 FINAL_CALL_STATES: Final = frozenset({"done", "failed", "denied"})
@@ -34,6 +35,17 @@ class Staleness:
     position: int
     behind: int
     age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingResult:
+    """A result that waits for its call. ``state``: ``done`` or ``failed``."""
+
+    message_id: str
+    seq: int
+    operation_id: str | None
+    call_id: str | None
+    state: str
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,23 @@ class SnapshotView:
     def open_calls(self) -> list[Mapping[str, Any]]:
         """Tool rows without a final outcome (``unknown`` included), in the order asked."""
         return [row for row in self.data["tools"] if row["state"] not in FINAL_CALL_STATES]
+
+    @cached_property
+    def waiting_results(self) -> list[WaitingResult]:
+        """Tool results outside the context, because no call of the session has their id (yet), or its message
+        has not come: in the order they came (rule L6). Empty where a newer refold wrote the record;
+        ``data["context"]["waiting_results"]`` counts their messages then too."""
+        if not self.data["context"]["waiting_results"]:
+            return []
+        try:
+            held = decode_session(self.raw)
+        except InvalidRecord:
+            return []
+        return [
+            WaitingResult(one.message.id, one.message.seq, result.operation_id, result.call_id, result.state)
+            for one in held.orphans
+            for result in one.results
+        ]
 
     @cached_property
     def reduced(self) -> dict[str, ReducedPart]:

@@ -102,7 +102,9 @@ class SessionWrites:
 
         ``message_id``: yours makes the append idempotent from any process (same id and content: duplicate;
         other content: conflict). ``parent``: ``None`` continues the active path, ``""`` begins a new root, an
-        id branches off there. ``replaces``: the message this one is another version of.
+        id branches off there. An id that the session does not have is taken too, because the message may come
+        later: until it does, nothing before this one is in the context (``Context.missing_parent``).
+        ``replaces``: the message this one is another version of.
         """
         if message_id is None and event_id is not None:
             # The content must be the same bytes when the caller tries the same event id again.

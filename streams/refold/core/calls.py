@@ -174,15 +174,23 @@ def _rule_reconciled(call: Call, event: ToolCallReconciled, now_ms: int) -> Dupl
     )
 
 
-def _rule_start(call: Call, event: ToolCallStarted) -> Rejected | None:
-    if call.approval in ("required", "requested"):
-        return Rejected("illegal_transition", f"the call may not start: approval is {call.approval}")
+def bad_start(event: ToolCallStarted) -> Rejected | None:
+    """Holder and lease; the row is not asked."""
     if event.holder:
         wrong = bad_id(event.holder, "holder")
         if wrong is not None:
             return wrong
     if not 0 <= event.lease_ms <= LEASE_MS_MAX:
         return Rejected("bad_value", f"lease_ms must be 0 to {LEASE_MS_MAX}")
+    return None
+
+
+def _rule_start(call: Call, event: ToolCallStarted) -> Rejected | None:
+    if call.approval in ("required", "requested"):
+        return Rejected("illegal_transition", f"the call may not start: approval is {call.approval}")
+    wrong = bad_start(event)
+    if wrong is not None:
+        return wrong
     if event.attempt != call.attempt + 1:
         return Rejected("illegal_transition", f"the next attempt is {call.attempt + 1}, not {event.attempt}")
     return None

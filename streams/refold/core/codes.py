@@ -137,7 +137,7 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "bad_message": "correct the message; the reason names what cannot be mapped",
     "too_large": "send the content as a reference (the SDK does so above its inline limit)",
     "too_many_hops": "check that all workers use one topology and slot map, then replay the record",
-    "bad_id": "use a non-empty id of at most 256 bytes",
+    "bad_id": "use a non-empty id of at most 256 bytes (the name of a generation, run or usage: 128)",
     "bad_value": "correct the value the reason names and send a new event",
     "conflict": "use a new id for new content; an edit is a new message with `replaces`",
     "stale_producer": "stop this writer: a newer one with the same producer id took over",

@@ -59,7 +59,7 @@ _SHORT = ID_BYTES_MAX // 4
 
 def decide(session: Session, env: Envelope, event: Event, time_ms: int) -> Ruling:
     """The ruling on one event. ``time_ms``: the record's append time (the origin's for a forward)."""
-    wrong = _rule_envelope(env)
+    wrong = rule_envelope(env)
     if wrong is not None:
         return wrong
     if type(event) is SessionEventParked:
@@ -83,18 +83,24 @@ def decide(session: Session, env: Envelope, event: Event, time_ms: int) -> Rulin
             return repeat
     if env.expected_seq is not None and env.expected_seq != session.seq:
         return Rejected("expected_seq", f"the session is at seq {session.seq}, expected {env.expected_seq}")
-    if type(event) is MessageAppended:
-        found = rule_message(session, event)
-        if found is None and session.policy is not None:
-            found = rule_busy(session, event, max(session.time_ms, time_ms))
-    else:
-        found = _rule(session, event, max(session.time_ms, time_ms))
+    found = rule_any(session, event, max(session.time_ms, time_ms))
     if found is not None:
         return found
     return Accepted(session.seq + 1, max(session.time_ms, time_ms))
 
 
-def _rule_envelope(env: Envelope) -> Rejected | None:
+def rule_any(session: Session, event: Event, now_ms: int) -> Duplicate | Rejected | None:
+    """The rules of its type. ``now_ms``: session time if the event is accepted."""
+    if type(event) is not MessageAppended:
+        return _rule(session, event, now_ms)
+    found = rule_message(session, event)
+    if found is None and session.policy is not None:
+        return rule_busy(session, event, now_ms)
+    return found
+
+
+def rule_envelope(env: Envelope) -> Rejected | None:
+    """Ids in the envelope; the session is not asked."""
     event_id = env.event_id
     if not event_id or len(event_id) > _SHORT or event_id[0] == "@":
         wrong = bad_id(event_id, "event_id")

@@ -19,7 +19,8 @@ from refold.topology.lasting import lasting
 
 #: librdkafka's own lines go where ours go, in our format, when a client is polled.
 LIBRDKAFKA: Final = logging.getLogger("librdkafka")
-LIBRDKAFKA.addFilter(KafkaLogFilter())
+LINES: Final = KafkaLogFilter()
+LIBRDKAFKA.addFilter(LINES)
 
 #: 3 heartbeats must be missed before the session ends; librdkafka's default is 3 s of 45 s.
 HEARTBEATS_PER_SESSION: Final = 5

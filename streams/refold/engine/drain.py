@@ -150,6 +150,17 @@ class Place:
         row = self._read("drained.json")
         return None if row is None else Ended(**row)
 
+    def left(self) -> tuple[str, float] | None:
+        """Name of the worker that drained here and does not run again, and when, in seconds since the epoch;
+        ``None`` where none has said so. Does not block."""
+        running, ended = self._read("worker.json"), self.last_end()
+        if running is None or ended is None or self.busy:
+            return None
+        try:
+            return str(running["instance"]), self._path("drained.json").stat().st_mtime
+        except (OSError, KeyError):
+            return None
+
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
             row = json.loads(self._path(name).read_text("utf-8"))

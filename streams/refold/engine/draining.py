@@ -83,6 +83,13 @@ def drain(
     return found
 
 
+def left_here(data_dir: Path, prefix: str) -> dict[str, float]:
+    """Workers that have drained in the directory, single ones and processes of several, and do not run again:
+    when each ended, in seconds since the epoch."""
+    places = [data_dir / prefix, *sorted(data_dir.glob(f"*/{prefix}"))]
+    return dict(filter(None, (Place(place).left() for place in places)))
+
+
 def _find(data_dir: Path, prefix: str, instance: str | None) -> _Target:
     single = Place(data_dir / prefix)
     if (running := single.running()) is not None and instance in (None, running.instance):

@@ -1,5 +1,6 @@
 """How far behind the log a worker's live partitions are, looked at once a second; and what is done about one
-whose records wait although nothing holds them (:mod:`refold.engine.stalls`)."""
+whose records wait although nothing holds them (:mod:`refold.engine.stalls`). A look that fails asks whether
+the cluster is there at all (:mod:`refold.engine.outage`)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from confluent_kafka import KafkaException
 
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
+from refold.engine.outage import Outage
 from refold.engine.stalls import Stalls
 from refold.engine.takeover import Cluster
 
@@ -28,11 +30,19 @@ class Freshness:
     """``now_ms``: the wall clock in milliseconds, because the records' ages are told by theirs."""
 
     def __init__(
-        self, engine: Engine, cluster: Cluster, metrics: Metrics, *, log: Any, now_ms: Callable[[], int]
+        self,
+        engine: Engine,
+        cluster: Cluster,
+        metrics: Metrics,
+        outage: Outage,
+        *,
+        log: Any,
+        now_ms: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._cluster = cluster
         self._metrics = metrics
+        self._outage = outage
         self._log = log
         self._now_ms = now_ms
         self._stalls = Stalls()
@@ -45,12 +55,15 @@ class Freshness:
         ``before`` where the cluster does not answer. Waits for one request."""
         live = [owner for owner in self._engine.assignment if owner.state is State.LIVE]
         try:
+            # One without live partitions asks about any, to know whether the cluster answers.
             ends = await asyncio.get_running_loop().run_in_executor(
-                None, self._cluster.inbox_ends, [owner.number for owner in live]
+                None, self._cluster.inbox_ends, [owner.number for owner in live] or [0]
             )
         except KafkaException:
-            # What is known stays, and commits will say more than a gauge can.
+            # What is known stays.
+            self._outage.doubt()
             return before
+        self._outage.answered()
         now, oldest = time.monotonic(), 0.0
         for owner in live:
             if owner.state is not State.LIVE:

@@ -41,6 +41,7 @@ from refold.engine.freshness import Freshness
 from refold.engine.kafkaerrors import error_of
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
+from refold.engine.outage import ASK_TIMEOUT_S, Outage
 from refold.engine.points import Points
 from refold.engine.poll import Poller
 from refold.engine.restore import Restorer
@@ -69,6 +70,12 @@ INIT_TIMEOUT_S: Final = 15.0
 
 #: How often gauges and the loop's own heartbeat are set.
 BEAT_S: Final = 1.0
+
+#: In an outage, which is no fault of librdkafka's and is over when it is over.
+STUCK_LOST: Final = (
+    f"a commit has waited for {LOOKS_MAX * BEAT_S:.0f} s and no broker answers at {{bootstrap}}. Nothing is"
+    " lost: start the worker again, it goes on where it was once a broker answers"
+)
 
 STUCK: Final = (
     f"a call of the transaction API has not come back for {LOOKS_MAX * BEAT_S:.0f} s, three times its limit:"
@@ -281,7 +288,7 @@ class _Worker:
             sabotage=config.sabotage,
             now_ms=_now_ms,
         )
-        self.cluster, self.engine, self.poller = cluster, engine, poller
+        self.admin, self.cluster, self.engine, self.poller = admin, cluster, engine, poller
         self.view.engine = engine
         self.app = build(engine, lambda: engine.start(poller, batches, transactor))
 
@@ -294,7 +301,8 @@ class _Worker:
         hits = misses = read = batches = 0
         shown: dict[int, tuple[int, State]] = {}
         stuck = Stuck()
-        freshness = Freshness(engine, self.cluster, metrics, log=log, now_ms=_now_ms)
+        outage = Outage(self.config.bootstrap, self._ask, log=log, quiet=clients.LINES.outage)
+        freshness = Freshness(engine, self.cluster, metrics, outage, log=log, now_ms=_now_ms)
         flushed = time.monotonic()
         while True:
             before = time.monotonic()
@@ -309,7 +317,8 @@ class _Worker:
                 flushed = self.view.beat
                 await engine.flush_stores()
             if stuck.look(engine.committing_since):
-                engine.failed(UnavailableError(STUCK))
+                lost = STUCK_LOST.format(bootstrap=self.config.bootstrap)
+                engine.failed(UnavailableError(lost if outage.on else STUCK))
                 return
             self.view.staleness_s = await freshness.look(self.view.staleness_s)
             cache = engine.cache
@@ -330,6 +339,9 @@ class _Worker:
             with contextlib.suppress(OSError):
                 disk = os.statvfs(self.config.store_dir)
                 metrics.gauge("refold_data_free_bytes", disk.f_bavail * disk.f_frsize)
+
+    def _ask(self) -> object:
+        return self.admin.list_topics(self.config.topics.inbox, timeout=ASK_TIMEOUT_S)
 
     def _show_states(self, shown: dict[int, tuple[int, State]]) -> dict[int, tuple[int, State]]:
         """Gauges of partitions whose state is another than at the last beat. The engine forgets those of a

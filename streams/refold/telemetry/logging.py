@@ -17,6 +17,7 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from refold.telemetry.plaintext import plain
 from refold.telemetry.tracebacks import DescribeException
 
 #: A log line names things; it does not carry them. Longer values are cut and say how long they were.
@@ -74,6 +75,7 @@ def configure(
         final.append(structlog.processors.JSONRenderer(ensure_ascii=False, default=str))
     else:
         colors = out.isatty() and "NO_COLOR" not in os.environ
+        final.append(_on_one_line)
         final.append(
             structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
         )
@@ -105,6 +107,14 @@ def _current_exception(logger: WrappedLogger, method: str, event: EventDict) -> 
     if event.get("exc_info") is True:
         event["exc_info"] = sys.exc_info()
     return event
+
+
+def _on_one_line(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """For a console: what a producer chose as an id must not forge a line. JSON escapes by itself."""
+    return {
+        key: plain(value) if isinstance(value, str) and key != "exception" else value
+        for key, value in event.items()
+    }
 
 
 def guard(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -100,12 +100,14 @@ def explain(error: KafkaError | KafkaException, *, doing: str, bootstrap: str) -
         error = inner
     code, text = error.code(), error.str().rstrip(" .:") or "no further word"
     if code in _UNREACHABLE:
-        return UnavailableError(
+        nobody = UnavailableError(
             f"{doing}: no broker answers at {bootstrap} ({text}). Start one with `refold broker up`, or name"
             " yours with --bootstrap or REFOLD_BOOTSTRAP; behind TLS or SASL set"
             " REFOLD_KAFKA__SECURITY_PROTOCOL.",
             retry_after_s=1.0,
         )
+        nobody.bootstrap = bootstrap
+        return nobody
     if code in _REFUSED:
         refused = _REFUSED[code]
         way_out = (

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from refold.errors import RefoldError
+from refold.servers import on_wait
 from refold.topology.failures import explain
 
 #: Seconds per try. One is enough for a cluster that is well, and for a refusal; the second is for a slow one.
@@ -35,7 +36,9 @@ class Reach:
 
     def ask(self, doing: str, call: Callable[[float], _T], poll: Callable[[float], Any]) -> _T:
         """``call(timeout in seconds)``, tried twice. Raises what :func:`.failures.explain` says."""
-        for timeout in ANSWER_SECONDS:
+        for number, timeout in enumerate(ANSWER_SECONDS):
+            for tell in on_wait if number else ():
+                tell(self.bootstrap, timeout)
             try:
                 return call(timeout)
             except KafkaException as err:

@@ -39,7 +39,8 @@ class RunHandle:
         row = find_run(await self.session.state(), self.id)
         if row is None:
             raise NotFound(
-                f"session {self.session.id} holds no run {self.id}: `refold run list` shows open ones"
+                f"session {self.session.id} holds no run {self.id}: `refold run list` shows open ones; of"
+                " those that ended it keeps the last few, its journal has all (`refold session events`)"
             )
         return row
 
