@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from refold.broker import EmbeddedBroker
 from refold.topology import Topology
+from refold.topology.groupoffsets import GroupOffsets
 
 REPO = Path(__file__).resolve().parent.parent
 #: Clock ticks per second of /proc/PID/stat.
@@ -31,6 +31,8 @@ _HZ = os.sysconf("SC_CLK_TCK")
 #: One benchmark step that takes longer than this is stuck, not slow: the slowest (stock Faust on 60 k
 #: events at about 2 k/s) takes 30 s on a quiet machine, ten times that on a loaded one.
 STEP_SECONDS_MAX = 300.0
+#: One answer of the group's coordinator.
+ANSWER_SECONDS_MAX = 60.0
 
 
 def cpu_seconds(pid: int) -> float:
@@ -78,8 +80,7 @@ class Stack:
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # One for the whole life: freeing an AdminClient with a request under way crashes the interpreter.
-        self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self._offsets = GroupOffsets({"bootstrap.servers": self.bootstrap}, self.prefix)
 
     def create_topics(self) -> None:
         Topology.load(prefix=self.prefix, partitions=self.partitions).apply(self.bootstrap)
@@ -113,18 +114,13 @@ class Stack:
 
     def committed(self) -> int:
         """Sum of the group's committed inbox offsets (never set counts as nothing)."""
-        ask = [
-            ConsumerGroupTopicPartitions(
-                self.prefix,
-                [TopicPartition(f"{self.prefix}.inbox", p) for p in range(self.partitions)],
-            )
-        ]
+        ask = [TopicPartition(f"{self.prefix}.inbox", p) for p in range(self.partitions)]
         try:
-            result = self._admin.list_consumer_group_offsets(ask)[self.prefix].result()
+            found = self._offsets.newest(ask, ANSWER_SECONDS_MAX)
         except KafkaException:
             # A fresh broker is still loading its coordinators: nothing is committed yet.
             return 0
-        return sum(max(tp.offset, 0) for tp in result.topic_partitions)
+        return sum(max(tp.offset, 0) for tp in found)
 
     def inbox_end(self) -> int:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench-none"})

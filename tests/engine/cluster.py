@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
-    KafkaException,
     Message,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.names import TopicNames
 
 PARTITIONS = 4
@@ -60,6 +59,7 @@ class Cluster:
     def __post_init__(self) -> None:
         # Kept: futures of an AdminClient fail when it is collected.
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self.offsets = GroupOffsets({"bootstrap.servers": self.bootstrap}, self.prefix)
 
     @property
     def topics(self) -> TopicNames:
@@ -111,26 +111,15 @@ class Cluster:
     def committed(self, topic: str | None = None) -> dict[int, int]:
         """Of the inbox, where no other topic is named."""
         topic = topic or self.topics.inbox
-        request = ConsumerGroupTopicPartitions(
-            self.prefix, [TopicPartition(topic, number) for number in range(self.partitions)]
-        )
-        answer = self.admin.list_consumer_group_offsets([request])[self.prefix].result(ANSWER_S_MAX)
-        return {tp.partition: tp.offset for tp in answer.topic_partitions}
+        asked = [TopicPartition(topic, number) for number in range(self.partitions)]
+        return {tp.partition: tp.offset for tp in self.offsets.newest(asked, ANSWER_S_MAX)}
 
     def pending(self) -> set[int]:
         """Partitions of the inbox whose offset of the group an open transaction holds."""
         return {number for number in range(self.partitions) if self._pending(number)}
 
     def _pending(self, number: int) -> bool:
-        request = ConsumerGroupTopicPartitions(self.prefix, [TopicPartition(self.topics.inbox, number)])
-        try:
-            answer = self.admin.list_consumer_group_offsets([request], require_stable=True)
-            found = answer[self.prefix].result(ANSWER_S_MAX).topic_partitions
-        except KafkaException as raised:
-            if raised.args[0].code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
-                raise
-            return True
-        return any(tp.error is not None for tp in found)
+        return self.offsets.stable([TopicPartition(self.topics.inbox, number)], ANSWER_S_MAX) is None
 
     def members(self) -> dict[str, list[int]]:
         """Instance → owned partitions, as the group says."""

@@ -175,7 +175,7 @@ class World:
         self.memory = Memory()
         self.restorer = Restorer(
             self.config,
-            Cluster(self.config, None, log=self.said),  # type: ignore[arg-type]
+            Cluster(self.config, None, None, log=self.said),  # type: ignore[arg-type]
             TopicFacts("ts", "th", "tg", TOMBSTONE_MARGIN_MS + LIFETIME_MS),
             self.memory,
             Points(),

@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from engine.check import differences
 from engine.cluster import Cluster, wait_for
@@ -108,9 +108,7 @@ def ruling(worker: Worker, offset: int, wait_ms: int) -> RulingLine | None:
 
 
 def committed(cluster: Cluster) -> tuple[int, CommitMeta]:
-    request = ConsumerGroupTopicPartitions(cluster.prefix, [TopicPartition(cluster.topics.inbox, 0)])
-    answer = cluster.admin.list_consumer_group_offsets([request])[cluster.prefix].result(10)
-    (tp,) = answer.topic_partitions
+    (tp,) = cluster.offsets.newest([TopicPartition(cluster.topics.inbox, 0)], 10)
     meta = CommitMeta.parse(tp.metadata, tp.offset)
     assert meta is not None
     return tp.offset, meta

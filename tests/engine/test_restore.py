@@ -40,7 +40,7 @@ def make(tmp_path: Path, sabotage: Sabotage | None = None) -> Restorer:
     )
     return Restorer(
         config,
-        Cluster(config, None, log=Quiet()),  # type: ignore[arg-type]
+        Cluster(config, None, None, log=Quiet()),  # type: ignore[arg-type]
         TopicFacts("ts", "th", "tg", DAY),
         Memory(),
         Points(),
@@ -298,7 +298,7 @@ def test_d_without_progress_it_fails_loudly_and_names_the_writer(clock: list[flo
 
 def test_d_our_own_id_is_never_fenced(tmp_path: Path) -> None:
     config = EngineConfig(kafka={}, prefix="t", instance="a", data_dir=tmp_path)
-    assert Cluster(config, None, log=Quiet()).fence("t-a") is False  # type: ignore[arg-type]
+    assert Cluster(config, None, None, log=Quiet()).fence("t-a") is False  # type: ignore[arg-type]
 
 
 def test_t_waiting_for_a_stable_offset_ends_when_the_partition_is_taken_away() -> None:

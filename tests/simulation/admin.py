@@ -7,7 +7,6 @@ from typing import Any
 
 from confluent_kafka import (
     ConsumerGroupState,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -16,7 +15,6 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 
 from .broker import Broker
-from .group import slot_of
 from .kafka import raised
 from .kernel import Kernel
 from .producer import Trouble
@@ -60,33 +58,6 @@ class Admin:
         if self._kernel.linked(self._process, timeout_s):
             return None
         return raised(KafkaError._TIMED_OUT, "no answer", retriable=True)
-
-    def list_consumer_group_offsets(
-        self,
-        requests: Sequence[ConsumerGroupTopicPartitions],
-        *,
-        require_stable: bool,
-        request_timeout: float,
-    ) -> Mapping[str, Answer]:
-        self._kernel.pause()
-        group = self._broker.group
-        (request,) = requests
-        name = request.group_id
-        if (late := self._late(request_timeout)) is not None:
-            return {name: Answer(failure=late)}
-        if self._trouble.times_out("list_offsets") is not None:
-            return {name: Answer(failure=raised(KafkaError._TIMED_OUT, "no answer", retriable=True))}
-        found = []
-        for tp in request.topic_partitions:
-            place = slot_of(tp.topic, tp.partition)
-            if require_stable and group.unstable(place):
-                why = raised(KafkaError.UNSTABLE_OFFSET_COMMIT, "a transaction is pending", retriable=True)
-                return {name: Answer(failure=why)}
-            known = group.offsets.get(place)
-            offset, metadata = (-1001, "") if known is None else (known.offset, known.metadata)
-            found.append(TopicPartition(tp.topic, tp.partition, offset, metadata))
-        self._kernel.pause()
-        return {name: Answer(ConsumerGroupTopicPartitions(name, found))}
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, OffsetSpec], *, isolation_level: Any, request_timeout: float

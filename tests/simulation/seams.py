@@ -32,6 +32,7 @@ from refold.engine import (
 )
 from refold.engine.standby import copy, service, tail
 from refold.engine.warming import fold, gate, interval, keyset, opening, parking, reader, scan, warmer
+from refold.topology import groupoffsets
 
 from . import disk, versions
 from .broker import Broker
@@ -137,6 +138,8 @@ def replacements(
         (seal, "encode_snapshot", versions.Builds(kernel, happened).encode_snapshot),
         (takeover, "time", clock),
         (takeover, "clients", clients),
+        (groupoffsets, "time", clock),
+        (groupoffsets, "threading", Threading(kernel)),
         (ticks, "time", clock),
         (copy, "time", clock),
         (service, "time", clock),

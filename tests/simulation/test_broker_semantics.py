@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -19,9 +18,12 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
+from refold.topology.groupoffsets import NOWHERE
+
 from .admin import Admin
 from .broker import DELETE_RETENTION_MS, Broker
 from .consumer import GroupConsumer, Reader
+from .groupreader import GroupReader
 from .kafka import Membership
 from .kernel import Kernel, Process
 from .producer import Producer, Trouble
@@ -150,19 +152,21 @@ def test_txn_offset_commit_is_fenced_by_member_and_generation_only() -> None:
 def test_stable_offsets_wait_for_the_marker() -> None:
     bench = Bench()
     producer, who = bench.producer("a"), bench.member("i")
-    admin = Admin(bench.kernel, bench.broker, Trouble(), "in")
 
-    def fetch(stable: bool) -> int:
-        request = ConsumerGroupTopicPartitions("g", [TopicPartition("in", 0)])
-        answer = admin.list_consumer_group_offsets([request], require_stable=stable, request_timeout=1)
-        return int(answer["g"].result().topic_partitions[0].offset)
+    def fetch(stable: bool, partition: int = 0) -> int:
+        level = "read_committed" if stable else "read_uncommitted"
+        config = {"isolation.level": level, "retry.backoff.ms": 5}
+        reader = GroupReader(bench.kernel, bench.broker, Trouble(), config)
+        (found,) = reader.committed([TopicPartition("in", partition)], timeout=0.02)
+        return int(found.offset)
 
     bench.begin(producer, b"x")
     producer.send_offsets_to_transaction([TopicPartition("in", 0, 4)], who.encode("g"))
     assert fetch(stable=False) < 0
     with pytest.raises(KafkaException) as raised:
         fetch(stable=True)
-    assert code(raised) == KafkaError.UNSTABLE_OFFSET_COMMIT
+    assert code(raised) == KafkaError._TIMED_OUT, "it is asked again, as long as there is time"
+    assert fetch(stable=True, partition=NOWHERE) < 0, "no transaction holds that"
     producer.commit_transaction()
     bench.settle()
     assert fetch(stable=True) == 4

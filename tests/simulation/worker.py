@@ -21,12 +21,14 @@ from refold.engine.sabotage import Sabotage
 from refold.engine.standby.service import Standbys
 from refold.engine.step import Limits
 from refold.engine.takeover import Cluster
+from refold.topology.groupoffsets import GroupOffsets
 
 from .admin import Admin
 from .assigned import AssignedConsumer
 from .broker import DELETE_RETENTION_MS
 from .consumer import GroupConsumer
 from .disk import Database, Disk
+from .groupreader import GroupReader
 from .kernel import Process
 from .loop import run
 from .producer import Producer
@@ -214,7 +216,12 @@ class Worker:
         )
         await loop.run_in_executor(None, producer.init_transactions)
         admin = Admin(kernel, world.broker, world.trouble, config.topics.inbox)
-        cluster = Cluster(config, admin, log=log)  # type: ignore[arg-type]
+        offsets = GroupOffsets(
+            {},
+            config.topics.group,
+            make=lambda asked: GroupReader(kernel, world.broker, world.trouble, asked),
+        )
+        cluster = Cluster(config, admin, offsets, log=log)  # type: ignore[arg-type]
         facts = TopicFacts("state-1", "history-1", "generations-1", DELETE_RETENTION_MS)
         restorer = Restorer(
             config,

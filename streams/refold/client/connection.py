@@ -160,6 +160,7 @@ class Connection:
         if self.owners.is_open:
             await self.owners.__aexit__(None, None, None)
         await self.readers.close()
+        self._directory.close()
 
     def partition_of(self, key: bytes) -> int:
         return self.slots.partition(key)

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from refold.client.limits import ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
 from refold.core.rendezvous import ranking
 from refold.errors import ConfigError, PermissionDenied, UnavailableError
 from refold.topology.failures import explain
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.lasting import lasting
 
 CLIENT_ID_PREFIX: Final = "refold"
@@ -52,10 +53,14 @@ def parse_client_id(client_id: str) -> Owner | None:
 
 
 class Directory:
-    """Describes the inbox and the group through an AdminClient."""
+    """Describes the inbox and the group through an AdminClient; what the group has committed is asked through
+    a consumer besides, made when that is first asked: where no owner answers."""
 
     def __init__(self, config: dict[str, Any], group: str, inbox: str, timeout_s: float) -> None:
         self._admin = lasting(lambda: AdminClient(config))
+        self._offsets = GroupOffsets(config, group)
+        #: They answer one question at a time: so many threads wait for them.
+        self._asking = asyncio.Lock()
         self._bootstrap = str(config.get("bootstrap.servers", "?"))
         self._group = group
         self._inbox = inbox
@@ -105,19 +110,22 @@ class Directory:
         return Routes(owners, len(description.members), tuple(workers))
 
     async def committed(self, partition: int) -> int | None:
-        """The group's committed next offset of an inbox partition, ``None`` when it has none."""
-        request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(self._inbox, partition)])
+        """The group's committed next offset of an inbox partition, ``None`` when it has none, or an open
+        transaction writes it; raises :class:`UnavailableError` when the cluster does not say."""
+        asked, until = [TopicPartition(self._inbox, partition)], time.monotonic() + self._timeout_s
         try:
-            answer = self._admin.list_consumer_group_offsets(
-                [request], require_stable=True, request_timeout=self._timeout_s
-            )
-            result = await asyncio.wrap_future(answer[self._group])
+            async with self._asking:
+                left = max(0.0, until - time.monotonic())
+                found = await asyncio.to_thread(self._offsets.stable, asked, left)
         except KafkaException as error:
             raise UnavailableError(
                 f"cannot read the offsets of group {self._group!r} ({error.args[0].str()})"
             ) from None
-        offset = int(result.topic_partitions[0].offset)
-        return offset if offset >= 0 else None
+        return None if found is None or found[0].offset < 0 else int(found[0].offset)
+
+    def close(self) -> None:
+        """Disconnect from the coordinator, when the question under way is answered. Returns at once."""
+        self._offsets.close()
 
 
 class Router:

@@ -23,6 +23,7 @@ from refold.ops.verify.own import delete
 from refold.ops.verify.quiesce import committed_offsets
 from refold.ops.verify.readback import Record, read_topic
 from refold.settings import Settings
+from refold.topology.groupoffsets import GroupOffsets
 
 #: After the last death: the session time-out of the dead member, then the auto-commit interval (5 s).
 CATCH_UP_S_MAX: Final = 40.0
@@ -54,6 +55,7 @@ class Control:
         self._watch: JournalWatch | None = None
         self._tickets: list[int] = []
         self.admin = AdminClient(settings.kafka_config("admin"))
+        self._offsets = GroupOffsets(settings.kafka_config("reader"), self._group)
 
     def start(self) -> None:
         """Create its output topic and start it. Blocks."""
@@ -141,7 +143,7 @@ class Control:
         deadline = time.monotonic() + CATCH_UP_S_MAX
         ends = {p: records[-1].offset + 1 for p, records in inbox.items() if records}
         while time.monotonic() < deadline:
-            done = committed_offsets(self.admin, self._group, self._inbox, len(inbox))
+            done = committed_offsets(self._offsets, self._inbox, len(inbox))
             if all(done[p] >= end for p, end in ends.items()):
                 return
             time.sleep(0.25)

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold.engine.config import EngineConfig
 from refold.engine.kafkalog import KafkaLogFilter
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.lasting import lasting
 
 #: librdkafka's own lines go where ours go, in our format, when a client is polled.
@@ -68,7 +69,7 @@ FETCH_WAIT_MS: Final = 100
 #: the others, and so long a restore's first record often took (measured).
 RECONNECT_MS: Final = 20
 
-#: What looking for a connection may cost before a producer's transactions are begun.
+#: What looking for a connection may cost before a producer's transactions are begun, or offsets asked for.
 CONNECT_TIMEOUT_S: Final = 1.0
 
 #: A fetch that found the prefetch queue full tries again after this; the default of 1 s starves a fast fold.
@@ -263,6 +264,12 @@ def standby_reader(config: EngineConfig) -> Consumer:
         },
         logger=LIBRDKAFKA,
     )
+
+
+def offsets(config: EngineConfig) -> GroupOffsets:
+    """What the group has committed; its consumers are in no group, and are not polled, so they do not log."""
+    named = {"client.id": f"refold-offsets|{config.instance}"}
+    return GroupOffsets({**_prompt(config), **named}, config.topics.group)
 
 
 def admin(config: EngineConfig) -> AdminClient:

@@ -12,13 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from refold.engine import clients, group
@@ -28,6 +22,7 @@ from refold.engine.kafkaerrors import error_of
 from refold.engine.reducers import check_versions
 from refold.errors import TransientError, UnavailableError
 from refold.topology.failures import explain
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.logends import list_ends
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -89,9 +84,10 @@ class Marks:
 class Cluster:
     """Thread-safe; shared by all takeovers of a worker."""
 
-    def __init__(self, config: EngineConfig, admin: AdminClient, *, log: Any) -> None:
+    def __init__(self, config: EngineConfig, admin: AdminClient, offsets: GroupOffsets, *, log: Any) -> None:
         self._config = config
         self._admin = admin
+        self._offsets = offsets
         self._log = log
         self.dead_fenced = 0
 
@@ -99,24 +95,15 @@ class Cluster:
         """``None``: a transaction that writes this offset is still open (only with ``stable``)."""
         topics = self._config.topics
         # Both in one request: the group answers for one moment, and one transaction moves both.
-        request = ConsumerGroupTopicPartitions(
-            topics.group, [TopicPartition(topic, partition) for topic in (topics.inbox, topics.batches)]
-        )
+        asked = [TopicPartition(topic, partition) for topic in (topics.inbox, topics.batches)]
+        ask = self._offsets.stable if stable else self._offsets.newest
         try:
-            answer = self._admin.list_consumer_group_offsets(
-                [request], require_stable=stable, request_timeout=REQUEST_TIMEOUT_S
-            )
-            found = {tp.topic: tp for tp in answer[topics.group].result().topic_partitions}
+            answer = ask(asked, REQUEST_TIMEOUT_S)
         except KafkaException as raised:
-            error = error_of(raised)
-            if error is not None and error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
-                return None
             raise self._explained(raised, "reading the committed offset") from None
-        for tp in found.values():
-            if tp.error is not None:
-                if tp.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
-                    return None
-                raise self._explained(tp.error, "reading the committed offset")
+        if answer is None:
+            return None
+        found = {tp.topic: tp for tp in answer}
         inbox = found[topics.inbox]
         meta = CommitMeta.parse(inbox.metadata, inbox.offset)
         batches = CommitMeta.parse(found[topics.batches].metadata)
@@ -237,12 +224,11 @@ class Cluster:
         """Inbox records that the group has not committed, per partition; only for the order of restores."""
         topics = self._config.topics
         inbox = [TopicPartition(topics.inbox, number) for number in partitions]
-        request = ConsumerGroupTopicPartitions(topics.group, inbox)
         try:
-            answer = self._admin.list_consumer_group_offsets(
-                [request], require_stable=False, request_timeout=REQUEST_TIMEOUT_S
-            )
-            found = answer[topics.group].result().topic_partitions
+            # The other kind of question would have to connect first, at the start of a worker.
+            found = self._offsets.stable(inbox, REQUEST_TIMEOUT_S)
+            if found is None:
+                found = self._offsets.newest(inbox, REQUEST_TIMEOUT_S)
         except KafkaException as raised:
             raise self._explained(raised, "reading the committed offsets") from None
         committed = {tp.partition: tp.offset for tp in found}

@@ -60,6 +60,7 @@ from refold.errors import (
 )
 from refold.telemetry.metrics import NoMetrics, PrometheusMetrics
 from refold.topology.failures import explain
+from refold.topology.groupoffsets import GroupOffsets
 from refold.wire import confluent
 
 log = structlog.get_logger("refold.worker")
@@ -135,7 +136,7 @@ class _Worker:
         confluent.use_registry(config.registry_url)
         reducers.set_up(config.reducers, self.metrics, log)
         self.remote = remote_of(config.checkpoint_url, config.prefix)
-        admin = clients.admin(config)
+        admin, offsets = clients.admin(config), clients.offsets(config)
         # Faust is imported and the app made while the cluster is asked; neither touches it.
         faust = loop.run_in_executor(None, importlib.import_module, "refold.agents.app")
         facts = await loop.run_in_executor(None, preflight.examine, config, admin)
@@ -149,11 +150,12 @@ class _Worker:
             config, config.transactional_id, message_bytes_max=facts.message_bytes_max
         )
         ours = loop.run_in_executor(None, _init, config, producer)
-        # Finds the group's coordinator meanwhile; it joins when it subscribes.
+        # Both find the group's coordinator meanwhile; the member joins when it subscribes.
+        loop.run_in_executor(None, offsets.connect, config.topics.inbox, clients.CONNECT_TIMEOUT_S)
         consumer = clients.member(config, url)
         await faust
         try:
-            self._assemble(facts, admin, producer, consumer)
+            self._assemble(facts, admin, offsets, producer, consumer)
         finally:
             await ours
         await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
@@ -237,12 +239,17 @@ class _Worker:
         return True
 
     def _assemble(
-        self, facts: preflight.Facts, admin: AdminClient, producer: Producer, consumer: Consumer
+        self,
+        facts: preflight.Facts,
+        admin: AdminClient,
+        offsets: GroupOffsets,
+        producer: Producer,
+        consumer: Consumer,
     ) -> None:
         from refold.agents.app import build
 
         config = self.config
-        cluster = Cluster(config, admin, log=log)
+        cluster = Cluster(config, admin, offsets, log=log)
         parts = assemble(config, self.remote, Memory(), self.points, self.metrics, log=log, now_ms=_now_ms)
         restorer = Restorer(
             config,

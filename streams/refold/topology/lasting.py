@@ -64,9 +64,6 @@ class _Lasting:
     def describe_consumer_groups(self, *arguments: Any, **options: Any) -> Any:
         return self._asked("describe_consumer_groups", arguments, options)
 
-    def list_consumer_group_offsets(self, *arguments: Any, **options: Any) -> Any:
-        return self._asked("list_consumer_group_offsets", arguments, options)
-
     def _asked(self, call: str, arguments: Any, options: dict[str, Any]) -> dict[str, Future[Any]]:
         seconds = float(options.pop("request_timeout", REQUEST_S_DEFAULT))
         client = self._present()

@@ -99,5 +99,5 @@ def _both(stage: Stage) -> tuple[int, ...]:
 def _lags(stage: Stage, partitions: tuple[int, ...]) -> dict[int, int]:
     names, count = stage.names, stage.plan.partitions
     ends = log_ends(stage.admin, names.inbox, count)
-    done = committed_offsets(stage.admin, names.group, names.inbox, count)
+    done = committed_offsets(stage.offsets, names.inbox, count)
     return {number: ends[number] - max(done[number], 0) for number in partitions}

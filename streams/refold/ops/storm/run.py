@@ -41,6 +41,7 @@ from refold.ops.verify.readback import read_topic
 from refold.ops.verify.served import served_differences
 from refold.settings import Settings
 from refold.topology import Topology
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.names import TopicNames
 
 Say = Callable[[str], None]
@@ -76,6 +77,7 @@ class _Run:
         self.names = TopicNames(self.settings.topic_prefix)
         self.kafka: Mapping[str, Any] = settings.kafka_config("reader")
         self.admin = AdminClient({"log_level": 2, **settings.kafka_config("admin")})
+        self.offsets = GroupOffsets(self.kafka, self.names.group)
         self.verdict = Verdict()
         self.cap = plan.cap_bytes_per_s
         self.directory = Path(tempfile.mkdtemp(prefix="refold-storm-"))
@@ -127,9 +129,7 @@ class _Run:
         until = time.monotonic() + FOLDED_S_MAX
         while True:
             ends = await asyncio.to_thread(log_ends, self.admin, names.inbox, partitions)
-            done = await asyncio.to_thread(
-                committed_offsets, self.admin, names.group, names.inbox, partitions
-            )
+            done = await asyncio.to_thread(committed_offsets, self.offsets, names.inbox, partitions)
             behind = sum(end - max(0, done[number]) for number, end in ends.items())
             if behind <= 0:
                 return

@@ -204,7 +204,7 @@ class _Run:
         try:
             ends = await asyncio.to_thread(log_ends, stage.admin, stage.names.inbox, self.plan.partitions)
             offsets = await asyncio.to_thread(
-                committed_offsets, stage.admin, stage.names.group, stage.names.inbox, self.plan.partitions
+                committed_offsets, stage.offsets, stage.names.inbox, self.plan.partitions
             )
         except KafkaException:
             return self._ruled, self._ruled + 1

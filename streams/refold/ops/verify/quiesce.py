@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from refold.errors import UnavailableError
 from refold.ops.verify.readback import Record, read_topic
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.logends import list_ends
 
 #: After the last death: restart, restore, an open transaction's time-out (10 s) and the broker's scan (10 s).
@@ -21,11 +22,10 @@ POLL_S: Final = 0.25
 REQUEST_S_MAX: Final = 10.0
 
 
-def committed_offsets(admin: AdminClient, group: str, topic: str, partitions: int) -> dict[int, int]:
-    """partition -> next offset; -1 where nothing is committed yet."""
-    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, p) for p in range(partitions)])
-    answer: Any = admin.list_consumer_group_offsets([request], request_timeout=10.0)[group].result()
-    return {tp.partition: tp.offset for tp in answer.topic_partitions}
+def committed_offsets(offsets: GroupOffsets, topic: str, partitions: int) -> dict[int, int]:
+    """partition -> next offset; below zero where nothing is committed yet."""
+    asked = [TopicPartition(topic, number) for number in range(partitions)]
+    return {tp.partition: tp.offset for tp in offsets.newest(asked, REQUEST_S_MAX)}
 
 
 def log_ends(admin: AdminClient, topic: str, partitions: int) -> dict[int, int]:
@@ -49,11 +49,12 @@ def quiesce(
     Raises :class:`UnavailableError` naming the partitions that do not advance.
     """
     deadline = time.monotonic() + seconds_max
+    asked = GroupOffsets(kafka, group)
     behind: dict[int, str] = {}
     while time.monotonic() < deadline:
         try:
             ends = log_ends(admin, topic, partitions)
-            offsets = committed_offsets(admin, group, topic, partitions)
+            offsets = committed_offsets(asked, topic, partitions)
         except KafkaException:
             # Leaders and the coordinator may still be on the move.
             time.sleep(POLL_S)

@@ -52,6 +52,7 @@ from refold.ops.verify.served import served_differences
 from refold.ops.verify.traffic import Traffic
 from refold.settings import Settings
 from refold.topology import Topology
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.lasting import lasting
 from refold.topology.names import TopicNames
 
@@ -110,6 +111,7 @@ class Stage:
         self.names = TopicNames(self.settings.topic_prefix)
         self.kafka: Mapping[str, Any] = {**QUIET, **settings.kafka_config("reader")}
         self.admin = lasting(lambda: AdminClient({**QUIET, **settings.kafka_config("admin")}))
+        self.offsets = GroupOffsets(self.kafka, self.names.group)
         self.directory = Path(tempfile.mkdtemp(prefix="refold-verify-"))
         self.fleet = Fleet(
             plan.workers, self.directory, {**self._worker_settings(bootstrap), **(extra or {})}
