@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 #: What a question for stable offsets is given, an answer takes 0.3 to 1 ms; or so many times what the
 #: coordinator took last, where that is more, and no more than this part of all.
-TURN_S: Final = 0.02
+TURN_S: Final = 0.01
 TURNS: Final = 4
 #: A consumer asks again after this while a transaction holds an offset, normally for a few ms.
 AGAIN_MS: Final = 5
