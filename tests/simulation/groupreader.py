@@ -15,8 +15,9 @@ from .kafka import raised
 from .kernel import Kernel
 from .producer import Trouble
 
-#: How long a coordinator is silent that a plan has time out: a slow answer, or none while a takeover asks.
-SILENT_S: Final = (0.05, 1.0, 6.0)
+#: How long a coordinator is silent that a plan has time out: mostly longer than a takeover asks for, and
+#: sometimes so long only that the answer is a slow one.
+SILENT_S: Final = (0.05, 6.0, 6.0, 6.0)
 
 
 class GroupReader:
