@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from api.fake_owner import PARTITIONS, FakeView
 from client.fake_group import FakeGroup
@@ -15,7 +16,7 @@ from refold.api.server import OwnerServer
 from refold.api.view import HistoryAnswer, RulingLine, StandbyAnswer
 from refold.client import rulings as rulings_module
 from refold.client.owners import NoOwnerAnswers, Owners, RulingForgotten
-from refold.client.routing import Owner, Router, parse_client_id
+from refold.client.routing import Directory, Owner, Router, parse_client_id
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery
 from refold.client.snapshots import Staleness
@@ -71,6 +72,30 @@ def test_client_ids_of_other_programs_are_no_owners() -> None:
         "refold|w|file:///etc",
     ):
         assert parse_client_id(other) is None
+
+
+class HeldOffsets:
+    """A group whose offset is held by open transactions for the first few questions."""
+
+    def __init__(self, held: int) -> None:
+        self.left = held
+
+    def stable(self, asked: list[TopicPartition], _: float) -> list[TopicPartition] | None:
+        self.left -= 1
+        return None if self.left >= 0 else [TopicPartition(one.topic, one.partition, 7) for one in asked]
+
+
+@pytest.mark.parametrize(("held", "committed"), [(0, 7), (3, 7), (2**31, None)])
+async def test_offsets_held_by_a_busy_worker_are_asked_for_again(
+    held: int, committed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: an offset that is held at the moment is not "not committed"; and nobody waits for ever."""
+    monkeypatch.setattr("refold.client.routing.HELD_S_MAX", 0.2)
+    directory = Directory({"bootstrap.servers": "127.0.0.1:1"}, "g", "inbox", 5.0)
+    directory._offsets = HeldOffsets(held)  # type: ignore[assignment]
+    started = time.monotonic()
+    assert await directory.committed(0) == committed
+    assert time.monotonic() - started < 2
 
 
 async def test_a_snapshot_of_any_session_id_comes_from_its_owner() -> None:

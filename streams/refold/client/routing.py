@@ -15,7 +15,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from refold.client.limits import ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
+from refold.client.limits import HELD_S_MAX, ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
 from refold.core.rendezvous import ranking
 from refold.errors import ConfigError, PermissionDenied, UnavailableError
 from refold.topology.failures import explain
@@ -110,13 +110,19 @@ class Directory:
         return Routes(owners, len(description.members), tuple(workers))
 
     async def committed(self, partition: int) -> int | None:
-        """The group's committed next offset of an inbox partition, ``None`` when it has none, or an open
-        transaction writes it; raises :class:`UnavailableError` when the cluster does not say."""
+        """The group's committed next offset of an inbox partition, ``None`` when it has none, or when open
+        transactions write it for longer than ``HELD_S_MAX``; raises :class:`UnavailableError` when the
+        cluster does not say."""
         asked, until = [TopicPartition(self._inbox, partition)], time.monotonic() + self._timeout_s
         try:
             async with self._asking:
-                left = max(0.0, until - time.monotonic())
-                found = await asyncio.to_thread(self._offsets.stable, asked, left)
+                held_until = min(until, time.monotonic() + HELD_S_MAX)
+                found = None
+                while found is None:
+                    left = max(0.0, until - time.monotonic())
+                    found = await asyncio.to_thread(self._offsets.stable, asked, left)
+                    if time.monotonic() >= held_until:
+                        break
         except KafkaException as error:
             raise UnavailableError(
                 f"cannot read the offsets of group {self._group!r} ({error.args[0].str()})"
