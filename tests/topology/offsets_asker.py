@@ -21,7 +21,8 @@ def main(bootstrap: str, group: str, topic: str) -> None:
     offsets = GroupOffsets({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 500}, group)
     lock = threading.Lock()
     last: dict[int, str] = {}
-    said = [""]
+    # Nobody expects an answer yet: the group's coordinator has to come into being first.
+    said = ["unanswered"]
 
     def asking(number: int) -> None:
         # Both kinds at once: each has a consumer of its own.
