@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,10 +18,12 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.futures: list[Future[Any]] = []
         self.asked_for: list[float] = []
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def describe_consumer_groups(
         self, groups: list[str], *, request_timeout: float
     ) -> dict[str, Future[Any]]:
+        self.meanwhile()
         self.asked_for.append(request_timeout)
         self.futures.append(Future())
         return {groups[0]: self.futures[-1]}
@@ -98,6 +101,27 @@ def test_a_cluster_that_is_away_costs_a_client_every_ten_seconds_and_no_memory()
                 future.set_result("at last")
     world.admin.list_topics()
     assert len(world.admin._retired) <= 1
+
+
+def test_a_client_is_kept_from_the_moment_it_is_chosen() -> None:
+    """Goal: none is given up between being chosen and being asked. Method: other threads' time-out and
+    questions, in that moment."""
+    world = World()
+    kept: list[bool] = []
+
+    def others() -> None:
+        world.admin._note(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        for _ in range(2):
+            world.admin.list_topics()
+        kept.append(world.clients[0] in world.admin._retired)
+
+    world.clients[0].meanwhile = others
+    world.admin.describe_consumer_groups(["g"], request_timeout=60)
+    assert len(world.clients) == 2
+    assert kept == [True]
+    world.clients[0].futures[0].set_result("described")
+    world.admin.list_topics()
+    assert not world.admin._retired
 
 
 def test_what_is_under_way_on_a_replaced_client_is_answered() -> None:

@@ -66,9 +66,13 @@ class _Lasting:
 
     def _asked(self, call: str, arguments: Any, options: dict[str, Any]) -> dict[str, Future[Any]]:
         seconds = float(options.pop("request_timeout", REQUEST_S_DEFAULT))
-        client = self._present()
-        asked = getattr(client, call)(*arguments, request_timeout=OPERATION_S, **options)
-        return {name: self._told(client, future, seconds) for name, future in asked.items()}
+        client = self._present(asking=True)
+        try:
+            asked = getattr(client, call)(*arguments, request_timeout=OPERATION_S, **options)
+            return {name: self._told(client, future, seconds) for name, future in asked.items()}
+        finally:
+            with self._lock:
+                self._open[id(client)] -= 1
 
     def _told(self, client: AdminClient, asked: Future[Any], seconds: float) -> Future[Any]:
         """What ``asked`` will say, or that it said nothing for so long."""
@@ -111,7 +115,9 @@ class _Lasting:
         if isinstance(inner, KafkaError) and inner.code() == KafkaError._TIMED_OUT:
             self._timed_out = True
 
-    def _present(self) -> AdminClient:
+    def _present(self, *, asking: bool = False) -> AdminClient:
+        """``asking``: the caller counts as a request under way, from before anybody else can give the client
+        up, until it says that it does not."""
         with self._lock:
             for client in [held for held in self._held if not self._open[id(held)]]:
                 self._held.remove(client)
@@ -125,6 +131,7 @@ class _Lasting:
             ):
                 self._retired.append(self._client)
                 self._client, self._made_at, self._timed_out = self._make(), self._now(), False
+            self._open[id(self._client)] += asking
             return self._client
 
 
