@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client.test_undecided import Wire, unconnected, wire
+from refold.client.client import Refold
 from refold.client.connection import Connection
 from refold.client.receipts import Refused
 from refold.client.refusal import NotSent
@@ -81,3 +82,24 @@ async def test_what_the_fold_takes_is_sent(unconnected: Connection, wire: Wire) 
     await s.publish("MyOwn", b"\0\0\0\0\7anything")
     await s.set_fact("f" * 256, "x" * 8_190)
     assert len(wire.values) == 7
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s: s.append("hi", event_id=""), "event_id is empty"),
+        (lambda s: s.append("hi", message_id=""), "message_id is empty"),
+        (lambda s: s.append({"role": "tool", "content": "r"}), "needs the call's id as tool_call_id"),
+        (lambda s: s.append({"role": "user", "contents": "r"}), "it has contents, role"),
+    ],
+)
+async def test_what_nobody_can_mean_is_refused(unconnected: Connection, call: Call, words: str) -> None:
+    """Goal: an empty variable in the place of an id, and a misspelt message, are told and not mended."""
+    with pytest.raises(UsageError, match=words):
+        await call(session(unconnected))
+
+
+@pytest.mark.parametrize("bootstrap", ["", "no host", "http://broker:9092", "broker:kafka"])
+def test_what_can_be_no_address_is_refused_at_once(bootstrap: str) -> None:
+    with pytest.raises(UsageError, match="host:port"):
+        Refold(bootstrap=bootstrap)

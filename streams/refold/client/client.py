@@ -29,6 +29,7 @@ from refold.client.usage.names import usage_session
 from refold.client.usage.usage import Usage
 from refold.core.slots import split_key
 from refold.errors import UsageError
+from refold.servers import addresses
 from refold.settings import Settings
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ class Refold:
             settings = Settings(**flags)
         elif topic_prefix is not None and topic_prefix != settings.topic_prefix:
             raise UsageError("topic_prefix is given twice: leave it to the settings")
+        if bootstrap is not None:
+            try:
+                addresses(bootstrap)
+            except ValueError as error:
+                raise UsageError(f"bootstrap={bootstrap!r}: {error}. It is host:port[,host:port]") from None
         self.settings = settings
         self._options = Options(
             settings=settings,

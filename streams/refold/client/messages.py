@@ -45,6 +45,10 @@ _ACTOR_KINDS: Final[Mapping[str, str]] = {
 }
 
 
+#: One of them is in every message that says something.
+OPENAI_CONTENT: Final = frozenset({"audio", "content", "function_call", "refusal", "tool_calls"})
+
+
 def message_body(
     message: MessageInput,
     *,
@@ -62,6 +66,8 @@ def message_body(
     unknown = set(fields) - BODY_KEYS
     if unknown:
         raise UsageError(f"a message has no field {min(unknown)!r}; it has {', '.join(sorted(BODY_KEYS))}")
+    if message_id == "":
+        raise UsageError("message_id is empty: None has one made, an id of yours makes the append idempotent")
     given = {name: value for name, value in fields.items() if value is not None}
     made_id = message_id or new_id()
     body: dict[str, Any]
@@ -101,7 +107,18 @@ def _from_mapping(
     if source not in readers:
         raise UsageError(f"format {source!r}: append takes openai, anthropic or otel messages")
     given = message if role is None or "role" in message else {"role": role, **message}
+    if source == "openai":
+        _check_openai(given)
     return readers[source](given, message_id=message_id or new_id())
+
+
+def _check_openai(message: Mapping[str, Any]) -> None:
+    """What an importer has to take as it was recorded, and nobody can mean who writes it now."""
+    if message.get("role") == "tool" and not message.get("tool_call_id"):
+        raise UsageError("a message of role 'tool' answers a call: it needs the call's id as tool_call_id")
+    if OPENAI_CONTENT.isdisjoint(message):
+        wanted, has = (", ".join(sorted(map(str, names))) for names in (OPENAI_CONTENT, message))
+        raise UsageError(f"the message has none of {wanted}: it has {has}")
 
 
 def _is_body(message: Mapping[str, Any], content: object) -> bool:

@@ -76,6 +76,8 @@ class Publisher:
             raise UsageError(f"wait={wait!r}: it must be 'durable' or 'accepted'")
         if event_type in WORKER_TYPES:
             raise UsageError(f"{event_type} is written by the worker only")
+        if event_id == "":
+            raise UsageError("event_id is empty: None has one made, one of yours makes the event idempotent")
         record_headers = _headers(event_type, headers)
         check_payload(event_type, payload)
         operation = None if isinstance(payload, bytes) else payload.get("operation_id")

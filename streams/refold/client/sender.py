@@ -252,5 +252,5 @@ def delivery_failure(error: KafkaError, topic: str) -> RefoldError:
         return TransientError("the client was closed before the event was acknowledged: outcome unknown")
     return TransientError(
         f"the event was not acknowledged ({error.str()}): outcome unknown, it may or may not be written; "
-        "sending the same event again is safe, it is absorbed if it was"
+        "sending the same event again is safe, it is absorbed if it was: `retry()` of its session does that"
     )
