@@ -133,7 +133,8 @@ def probe(
 def checkpoint(stack: Stack) -> dict[str, str]:
     """A life of the worker that leaves a checkpoint of all there is; the settings that find it.
 
-    Its directory is kept apart per size: a probe leaves no checkpoint of its own (``SELDOM`` and a stop).
+    One store for all sizes: the probe's own checkpoint, made when it stops, is of fewer records than the next
+    size has, which waits for one of its own.
     """
     url = f"file://{stack.directory / 'checkpoints-hot'}"
     remote = Remote(url, stack.prefix)

@@ -249,16 +249,22 @@ async def test_a_session_is_rebuilt_from_disk_and_both_overlays(store: Store, wr
     assert encode_snapshot(entry.session) == before == folded(bench.journal())
 
 
-async def test_a_session_that_cannot_be_encoded_is_quarantined_at_the_seal(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: only that session is affected, and what is committed is still a fold of the journal."""
+async def with_one_event(store: Store) -> tuple[Bench, list[Any]]:
+    """A bench whose first event is committed, and its journal."""
     bench = Bench(store)
     bench.fold(event(1))
     assert await bench.begin_commit() == []
     bench.write()
     first = bench.journal()
     bench.inflight = None
+    return bench, first
+
+
+async def test_a_session_that_cannot_be_encoded_is_quarantined_at_the_seal(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: only that session is affected, and what is committed is still a fold of the journal."""
+    bench, first = await with_one_event(store)
     real = seal.encode_snapshot
 
     def broken(session: Any) -> bytes:
@@ -294,12 +300,7 @@ async def test_a_quarantine_at_the_seal_of_a_partition_that_was_found_bad_meanwh
     disk, a bad block): its commit goes on, and the events of a session that cannot be encoded are parked and
     not accepted once more by a second session of the same key. Method: discard them before the encoding
     fails; and where nothing is put back, as a control."""
-    bench = Bench(store)
-    bench.fold(event(1))
-    await bench.begin_commit()
-    bench.write()
-    first = bench.journal()
-    bench.inflight = None
+    bench, first = await with_one_event(store)
     real = seal.encode_snapshot
 
     def broken(session: Any) -> bytes:

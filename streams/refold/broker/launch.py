@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 
 from refold.broker.diagnosis import explain
-from refold.broker.java import command
+from refold.broker.java import BROKER_MAIN, command
 from refold.broker.layout import Layout
 from refold.broker.properties import render
 from refold.errors import StorageError
@@ -127,7 +127,7 @@ def spawn(
     layout.properties.chmod(0o600)  # may hold credentials
     with layout.log.open("ab") as log:
         return subprocess.Popen(
-            command(layout, classpath, heap_mib, "kafka.Kafka", str(layout.properties)),
+            command(layout, classpath, heap_mib, BROKER_MAIN, str(layout.properties)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

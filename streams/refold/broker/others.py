@@ -13,9 +13,9 @@ from typing import Final
 import psutil
 
 from refold.broker import state
+from refold.broker.java import BROKER_MAIN
 from refold.broker.layout import Layout
 
-MAIN: Final = "kafka.Kafka"
 #: Directories of the nodes of a cluster, in its own (``cluster.py``).
 _NODE: Final = "node-"
 
@@ -36,7 +36,7 @@ def others(directory: Path | str) -> list[Other]:
     found: dict[Path, list[tuple[str, int]]] = {}
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if line[-2:-1] != [MAIN]:
+        if line[-2:-1] != [BROKER_MAIN]:
             continue
         layout = Layout(Path(line[-1]).parent)
         known = _state(layout)

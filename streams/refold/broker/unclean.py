@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from refold.broker.java import command
+from refold.broker.java import BROKER_MAIN, command
 from refold.broker.layout import Layout
 from refold.broker.process import Identity
 from refold.broker.properties import NODE_ID, controller_only, render
@@ -48,7 +48,7 @@ def fence_predecessor(layout: Layout, classpath: str, heap_mib: int, properties:
     file = layout.temporary / "controller.properties"
     file.write_text(render(controller_only(properties, session_ms=SESSION_MS)), encoding="ascii")
     file.chmod(0o600)
-    java, *rest = command(layout, classpath, heap_mib, "kafka.Kafka", str(file))
+    java, *rest = command(layout, classpath, heap_mib, BROKER_MAIN, str(file))
     verbose = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.controller=info"
     start = layout.log.stat().st_size
     with layout.log.open("ab") as log:

@@ -45,7 +45,7 @@ RULING_TIMEOUT_S: Final = 60.0
 #: Two group descriptions are at least this far apart, however many requests ask for one.
 ROUTE_REFRESH_MIN_S: Final = 0.25
 
-#: How often "held by an open transaction" is asked again before it counts as "not committed yet": a busy
+#: For so long "held by an open transaction" is asked again before it counts as "not committed yet": a busy
 #: worker's offsets are held for most of the time, each time for some 10 ms.
 HELD_S_MAX: Final = 0.5
 

@@ -66,17 +66,15 @@ def message_body(
     unknown = set(fields) - BODY_KEYS
     if unknown:
         raise UsageError(f"a message has no field {min(unknown)!r}; it has {', '.join(sorted(BODY_KEYS))}")
-    if message_id == "":
-        raise UsageError("message_id is empty: None has one made, an id of yours makes the append idempotent")
     given = {name: value for name, value in fields.items() if value is not None}
-    made_id = message_id or new_id()
+    made_id = new_id() if message_id is None else message_id
     body: dict[str, Any]
     if isinstance(message, str):
         body = {"message_id": made_id, "role": role or "user", "content": [text_part(message)]}
     elif isinstance(message, Part):
         body = {"message_id": made_id, "role": role or "user", "content": [message]}
     elif isinstance(message, Mapping):
-        body = _from_mapping(message, role, made_id if message_id is not None else None, source)
+        body = _from_mapping(message, role, message_id, source)
     else:
         # Whatever the annotation says: a caller may hand in anything.
         content = list(message) if isinstance(message, Sequence) else [message]
@@ -97,10 +95,11 @@ def _from_mapping(
     message: Mapping[str, Any], role: str | None, message_id: str | None, source: MessageFormat
 ) -> dict[str, Any]:
     content = message.get("content")
+    made_id = new_id() if message_id is None else message_id
     if _is_body(message, content):
         body = dict(message)
         if message_id is not None or not body.get("message_id"):
-            body["message_id"] = message_id or new_id()
+            body["message_id"] = made_id
         body["role"] = role or body.get("role") or "user"
         return body
     readers = {"openai": openai.message_in, "anthropic": anthropic.message_in, "otel": otel.message_in}
@@ -109,7 +108,7 @@ def _from_mapping(
     given = message if role is None or "role" in message else {"role": role, **message}
     if source == "openai":
         _check_openai(given)
-    return readers[source](given, message_id=message_id or new_id())
+    return readers[source](given, message_id=made_id)
 
 
 def _check_openai(message: Mapping[str, Any]) -> None:

@@ -76,8 +76,6 @@ class Publisher:
             raise UsageError(f"wait={wait!r}: it must be 'durable' or 'accepted'")
         if event_type in WORKER_TYPES:
             raise UsageError(f"{event_type} is written by the worker only")
-        if event_id == "":
-            raise UsageError("event_id is empty: None has one made, one of yours makes the event idempotent")
         record_headers = _headers(event_type, headers)
         check_payload(event_type, payload)
         operation = None if isinstance(payload, bytes) else payload.get("operation_id")
@@ -94,7 +92,7 @@ class Publisher:
                     await offload(payload, self._connection.blobs, self._connection.inline_bytes_max),
                 )
             envelope = Envelope(
-                event_id=event_id or new_id(),
+                event_id=new_id() if event_id is None else event_id,
                 tenant=self._tenant,
                 session=self._session,
                 type=event_type,

@@ -47,7 +47,7 @@ def refuse(env: Envelope, payload: Mapping[str, Any] | bytes) -> None:
 
 def _is_plain(event_type: str, payload: Mapping[str, Any]) -> bool:
     """A message without calls, results and long ids: nearly all of the traffic, which is not read again."""
-    if event_type != "MessageAppended":
+    if event_type != "MessageAppended" or not payload.get("message_id"):
         return False
     for name in _MESSAGE_IDS:
         value = payload.get(name)

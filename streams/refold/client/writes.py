@@ -106,7 +106,7 @@ class SessionWrites:
         later: until it does, nothing before this one is in the context (``Context.missing_parent``).
         ``replaces``: the message this one is another version of.
         """
-        if message_id is None and event_id:
+        if message_id is None and event_id is not None:
             # The content must be the same bytes when the caller tries the same event id again.
             message_id = event_id
         body = message_body(

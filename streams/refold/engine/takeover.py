@@ -161,12 +161,13 @@ class Cluster:
     def outputs_closed(self, partition: int, cancelled: Callable[[], bool], stall: Stall) -> None:
         """Rule D for what a takeover does not read: until no transaction is open on the outputs.
 
-        A worker that died after its first journal records were sent and before its state records were shows
-        in neither the offset nor the changelogs; readers of the journal would wait for the broker to time its
-        transaction out (15 s measured). Producers write to `batches` too, and theirs are none of ours to end:
-        where it alone is held, it is waited for no longer than a worker's transaction can last, and a last
-        writer that is a member of the group is not fenced for it (in a cooperative move it is alive, and all
-        of its transactions for the partition have ended).
+        A worker's transaction was met as a pending offset, which it sends first (rule T 1). What may be left
+        are markers on their way, and transactions of workers of an earlier build, which sent their journal
+        first and show in neither the offset nor the changelogs: readers of the journal would wait for the
+        broker to time them out (15 s measured). Producers write to `batches` too, and theirs are none of ours
+        to end: where it alone is held, it is waited for no longer than a worker's transaction can last, and a
+        last writer that is a member of the group is not fenced for it (in a cooperative move it is alive, and
+        all of its transactions for the partition have ended).
         """
         topics = self._config.topics
         written = (topics.journal, topics.rejected, topics.review, topics.work)
@@ -241,8 +242,6 @@ class Cluster:
     def inbox_ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not
         ask the broker, but was seen to hang with the interpreter held.)"""
-        if not partitions:
-            return {}
         inbox = self._config.topics.inbox
         ends = list_ends(
             self._admin,

@@ -146,7 +146,7 @@ class MemorySession(RunWrites, SessionTools):
             if name not in ("wait", "timeout", "message_id", "headers", "event_id")
         }
         envelope = Envelope(
-            event_id=options.get("event_id") or new_id(),
+            event_id=new_id() if options.get("event_id") is None else options["event_id"],
             tenant=self.tenant,
             session=self.id,
             type=event_type,
