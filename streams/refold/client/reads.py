@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,11 +13,13 @@ from refold.client.context import Context, ContextFormat, render
 from refold.client.events import SessionEvent
 from refold.client.history import session_events
 from refold.client.owners import NoOwnerAnswers
+from refold.client.payloads import load_parts
 from refold.client.recovery import Recovery, recover
 from refold.client.reduced import ReducedPart, shaped_part
 from refold.client.snapshots import SnapshotView
 from refold.core.slots import make_key
 from refold.errors import NotFound, TransientError, UsageError
+from refold.wire.parts import Part
 
 log = logging.getLogger("refold.client")
 
@@ -148,6 +150,11 @@ class SessionReads:
         async with aclosing(self._all_events(after, limit)) as source:
             async for event in source:
                 yield event
+
+    async def load(self, parts: Sequence[Part]) -> list[Part]:
+        """Parts of a message with their bytes: those kept in the blob store are fetched and checked. Raises
+        StorageError for what is not there, or is not what was put there."""
+        return await load_parts(parts, self._connection.blobs)
 
     async def recover(self, *, timeout: float | None = None) -> Recovery:
         """What an agent needs to go on after a crash: the newest state, and what to do with each open call.

@@ -119,7 +119,7 @@ def _content_out(made: dict[str, Any], key: str, parts: list[Part], hints: Hints
     if form == "string":
         made[key] = parts[0].text if parts else ""
     elif form == "list":
-        made[key] = [_piece_out(item, role) for item in parts]
+        made[key] = [piece_out(item, role) for item in parts]
 
 
 def _default_form(parts: list[Part]) -> str:
@@ -160,10 +160,11 @@ def _piece_in(item: Any, role: str) -> Part:
         )
     else:
         return generic(kind, item)
-    return checked(item, made, lambda one: _piece_out(one, role))
+    return checked(item, made, lambda one: piece_out(one, role))
 
 
-def _piece_out(item: Part, role: str) -> Any:
+def piece_out(item: Part, role: str) -> Any:
+    """An entry of a message's ``content``: of a part that has no such form, its type alone."""
     raw = raw_of(item)
     if raw is not None:
         return raw

@@ -55,15 +55,18 @@ async def fold_past(
     upto: int | None = None,
     *,
     messages: bool = False,
+    into: Past | None = None,
     _forks: int = 0,
 ) -> Past:
     """Fold a session's present life up to seq ``upto``, or all of it; ``state.seq`` is how far it went.
 
-    Raises NotFound when the journal no longer has the beginning.
+    ``into``: what an earlier call has folded of the same life, with the same ``messages``, to be gone on
+    with. Raises NotFound when the journal no longer has the beginning.
     """
-    past = Past(initial(tenant, session), {})
+    past = Past(initial(tenant, session), {}) if into is None else into
     state = past.state
-    async with aclosing(events_of(session, 0, upto)) as source:
+    after = state.seq
+    async with aclosing(events_of(session, after, None if upto is None else upto - after)) as source:
         async for event in source:
             if upto is not None and event.seq > upto:
                 break
