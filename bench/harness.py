@@ -41,6 +41,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(stat[11]) + int(stat[12])) / _HZ
 
 
+def processor_ticks() -> tuple[int, int]:
+    """Clock ticks that the machine's processors were busy and idle, all together, since it was started."""
+    user, nice, system, idle, waiting, *others = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    )
+    return user + nice + system + sum(others), idle + waiting
+
+
 def peak_rss_mib(pid: int) -> float:
     """High-water mark of resident memory in MiB (``VmHWM``)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -1,12 +1,13 @@
 """Latency of the paths a user waits for, each beside a yardstick of the same run.
 
-``python -m bench.latency [--json] [--seconds 10] [--rounds 3] [--bootstrap …] [--history 1000000]``
+``python -m bench.latency [--json] [--seconds 10] [--rounds 3] [--partitions 4] [--history 1000000]``
 
 The first two are measured in ``--rounds`` alternating rounds, each beside the yardstick of its own round;
 what is printed is the median over the rounds, and every round.
 
 - append → ruling at 1 000 events/s through the SDK, beside the median of a bare two-record transaction on the
-  same broker (p99 should be at most 10 times that);
+  same broker (p99 should be at most 10 times that), with the share of all processors that was busy meanwhile:
+  near 1 it is the machine that events queue for;
 - ``context()`` at 200 requests/s (p99 at most 5 times its median);
 - 50 events of one session out of 10 000 on its partition, and out of ``--history`` (at most twice
   the former).
@@ -24,7 +25,16 @@ from typing import Any
 from confluent_kafka import Producer
 
 from bench import events
-from bench.harness import Stack, load, median, one_worker, percentile, report, wait_until
+from bench.harness import (
+    Stack,
+    load,
+    median,
+    one_worker,
+    percentile,
+    processor_ticks,
+    report,
+    wait_until,
+)
 from refold.client import Refold
 from refold.core.slots import SlotMap
 from refold.settings import Settings
@@ -56,7 +66,7 @@ def bare_transaction_ms(stack: Stack) -> list[float]:
         start = time.perf_counter()
         producer.begin_transaction()
         producer.produce(f"{stack.prefix}.rejected", b"x" * 500, key=b"a", partition=0)
-        producer.produce(f"{stack.prefix}.rejected", b"x" * 500, key=b"b", partition=1)
+        producer.produce(f"{stack.prefix}.rejected", b"x" * 500, key=b"b", partition=stack.partitions - 1)
         producer.commit_transaction()
         if number >= BARE_ROUNDS // 10:
             taken.append(1000 * (time.perf_counter() - start))
@@ -115,9 +125,9 @@ async def history_ms(rf: Refold, session: str) -> float:
     return median(taken)
 
 
-def thin_session(name: str, total: int) -> Any:
+def thin_session(name: str, total: int, partitions: int) -> Any:
     """``total`` messages on one partition, HISTORY_EVENTS of them of session ``name``, evenly spread."""
-    slots, chance = SlotMap(PARTITIONS), random.Random(3)
+    slots, chance = SlotMap(partitions), random.Random(3)
     home = slots.partition(f"bench/{name}".encode())
     others = [
         s for s in (f"{name}-other-{i}" for i in range(400)) if slots.partition(f"bench/{s}".encode()) == home
@@ -133,7 +143,9 @@ def thin_session(name: str, total: int) -> Any:
 async def one_round(stack: Stack, rf: Refold, seconds: float) -> dict[str, float]:
     """The yardstick, then both paths, in ms."""
     bare = await asyncio.to_thread(bare_transaction_ms, stack)
+    before = processor_ticks()
     rulings = await ruling_ms(rf, seconds)
+    busy, idle = (now - then for now, then in zip(processor_ticks(), before, strict=True))
     contexts = await context_ms(rf, seconds)
     return {
         "bare_p50": median(bare),
@@ -141,6 +153,7 @@ async def one_round(stack: Stack, rf: Refold, seconds: float) -> dict[str, float
         "ruling_p50": median(rulings),
         "ruling_p99": percentile(rulings, 0.99),
         "ruling_p99_to_bare_median": percentile(rulings, 0.99) / median(bare),
+        "busy": busy / (busy + idle),
         "context_p50": median(contexts),
         "context_p99": percentile(contexts, 0.99),
         "context_p99_to_median": percentile(contexts, 0.99) / median(contexts),
@@ -164,6 +177,8 @@ async def measure(stack: Stack, seconds: float, rounds: int, history: int) -> di
             "p50": middle["ruling_p50"],
             "p99": middle["ruling_p99"],
             "p99_to_bare_median": middle["ruling_p99_to_bare_median"],
+            "partitions": stack.partitions,
+            "processors_busy": middle["busy"],
         }
         result["context_ms"] = {
             "rate_per_s": CONTEXT_RATE_PER_S,
@@ -175,7 +190,7 @@ async def measure(stack: Stack, seconds: float, rounds: int, history: int) -> di
         reads = {}
         for name, total in (("thin-small", HISTORY_SMALL), ("thin-large", history)):
             if total:
-                load(stack.bootstrap, f"{stack.prefix}.inbox", thin_session(name, total))
+                load(stack.bootstrap, f"{stack.prefix}.inbox", thin_session(name, total, stack.partitions))
                 wait_until(lambda: stack.committed() >= stack.inbox_end(), f"folding {total} events", 600)
                 reads[str(total)] = round(await history_ms(rf, name), 2)
         result["history_50_events_ms"] = reads
@@ -190,13 +205,14 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on one line")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each paced part of a round")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help="the worker's, all of them")
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds; medians over them count")
     parser.add_argument(
         "--history", type=int, default=1_000_000, help="events on the large partition; 0 skips"
     )
     parser.add_argument("--bootstrap", help="an existing cluster instead of an embedded broker")
     options = parser.parse_args()
-    with one_worker(options.bootstrap, "benchl", PARTITIONS) as stack:
+    with one_worker(options.bootstrap, "benchl", options.partitions) as stack:
         result = asyncio.run(measure(stack, options.seconds, options.rounds, options.history))
     report(result, options.json, [f"{name}: {value}" for name, value in result.items()])
 
