@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import threading
 from pathlib import Path
@@ -54,6 +55,12 @@ def test_budgets_fit_the_promised_total(suites: ModuleType) -> None:
         free_at.sort()
         free_at[0] += suite.budget_s
     assert max(free_at) <= suites.TOTAL_BUDGET_S <= 25 * 60
+
+
+def test_the_page_for_contributors_promises_the_same_total(suites: ModuleType) -> None:
+    """Goal: what a newcomer is told to expect is what the runner allows."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert re.findall(r"(\d+) minutes", page) == [str(suites.TOTAL_BUDGET_S // 60)]
 
 
 def test_all_lanes_run_and_are_told_in_order(

@@ -60,6 +60,12 @@ def test_every_module_says_what_it_is_for() -> None:
     assert names([p for p in modules() if not ast.get_docstring(ast.parse(p.read_text()))]) == []
 
 
+def test_how_short_a_text_needs_no_measuring_is_said_in_one_place() -> None:
+    """Goal: a limit of bytes that changes changes what is taken unmeasured with it, everywhere."""
+    derived = [p for p in modules() if re.search(r"BYTES_MAX\s*//\s*(4|CHAR_BYTES_MAX)\b", p.read_text())]
+    assert names(derived) == ["streams/refold/core/limits.py"]
+
+
 def test_every_module_has_postponed_annotations() -> None:
     """Goal: one annotation rule everywhere; ruff asks for it only where something is annotated."""
     assert names([p for p in modules() if "from __future__ import annotations" not in p.read_text()]) == []

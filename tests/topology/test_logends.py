@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from refold.engine.takeover import ensure_retry
 from refold.topology.failures import explain
-from refold.topology.logends import list_ends
+from refold.topology.logends import list_ends, log_ends
 
 PLACES = {TopicPartition("state", 0): OffsetSpec.latest(), TopicPartition("inbox", 0): OffsetSpec.latest()}
 
@@ -24,11 +24,13 @@ class FakeAdmin:
     def __init__(self, answer: int | KafkaError) -> None:
         self._answer = answer
         self.refreshed: list[str] = []
+        self.isolation: list[Any] = []
 
     def list_offsets(
         self, asked: Any, *, isolation_level: Any, request_timeout: float
     ) -> dict[Any, Future[Any]]:
         answered = {}
+        self.isolation.append(isolation_level)
         for place in asked:
             future = answered[place] = Future[Any]()
             if isinstance(self._answer, KafkaError):
@@ -67,3 +69,23 @@ def test_what_has_nothing_to_do_with_leaders_is_passed_on() -> None:
     with pytest.raises(KafkaException):
         ends(admin)
     assert admin.refreshed == []
+
+
+def test_log_ends_are_told_in_the_order_asked() -> None:
+    """Goal: the one question of takeovers, of lag and of the checks: in order, uncommitted ones too unless
+    readers' ends are asked for."""
+
+    class ByPartition(FakeAdmin):
+        def list_offsets(self, asked: Any, **options: Any) -> dict[Any, Future[Any]]:
+            answered = super().list_offsets(asked, **options)
+            told = dict(reversed(answered.items()))
+            for place in told:
+                told[place] = Future()
+                told[place].set_result(SimpleNamespace(offset=100 + place.partition))
+            return told
+
+    admin: Any = ByPartition(0)
+    asked = [TopicPartition("inbox", number) for number in (3, 1, 2)]
+    assert log_ends(admin, asked, 1.0) == [103, 101, 102]
+    assert log_ends(admin, asked, 1.0, IsolationLevel.READ_COMMITTED) == [103, 101, 102]
+    assert admin.isolation == [IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED]

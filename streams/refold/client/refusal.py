@@ -10,12 +10,10 @@ from refold.client.receipts import Refused, Ruling
 from refold.core.alone import TYPES, wrong_alone
 from refold.core.codes import WAY_OUT, RejectCode
 from refold.core.envelope import Envelope
-from refold.core.limits import ID_BYTES_MAX
+from refold.core.limits import ID_CHARS_SHORT
 from refold.errors import InvalidRecord, UsageError
 from refold.wire.events import decode_event
 
-#: A character has at most four bytes: shorter ids need no encoding to be measured.
-_SHORT: Final = ID_BYTES_MAX // 4
 _MESSAGE_IDS: Final = ("message_id", "parent_id", "replaces")
 
 
@@ -51,7 +49,7 @@ def _is_plain(event_type: str, payload: Mapping[str, Any]) -> bool:
         return False
     for name in _MESSAGE_IDS:
         value = payload.get(name)
-        if value and (len(value) > _SHORT or value[0] == "@"):
+        if value and (len(value) > ID_CHARS_SHORT or value[0] == "@"):
             return False
     return payload.get("parent_id") != payload.get("message_id") and all(
         part.data is None for part in payload.get("content", ())

@@ -39,7 +39,7 @@ from refold.core.events import (
 from refold.core.facts import rule_fact_removed, rule_fact_set
 from refold.core.generations import rule_generation
 from refold.core.life import rule_configured, rule_life, rule_opened, rule_status
-from refold.core.limits import ID_BYTES_MAX
+from refold.core.limits import ID_CHARS_SHORT
 from refold.core.messages import bad_id, place_of, rule_message
 from refold.core.operationevents import OperationEvent
 from refold.core.operations import rule_operation
@@ -53,8 +53,6 @@ from refold.core.summary import rule_summary
 from refold.core.timers import rule_timer
 from refold.core.tree import tree_message
 from refold.core.usage import UsageEvent, rule_usage
-
-_SHORT = ID_BYTES_MAX // 4
 
 
 def decide(session: Session, env: Envelope, event: Event, time_ms: int) -> Ruling:
@@ -102,17 +100,17 @@ def rule_any(session: Session, event: Event, now_ms: int) -> Duplicate | Rejecte
 def rule_envelope(env: Envelope) -> Rejected | None:
     """Ids in the envelope; the session is not asked."""
     event_id = env.event_id
-    if not event_id or len(event_id) > _SHORT or event_id[0] == "@":
+    if not event_id or len(event_id) > ID_CHARS_SHORT or event_id[0] == "@":
         wrong = bad_id(event_id, "event_id")
         if wrong is not None:
             return wrong
     producer_id = env.producer_id
-    if producer_id is not None and (not producer_id or len(producer_id) > _SHORT):
+    if producer_id is not None and (not producer_id or len(producer_id) > ID_CHARS_SHORT):
         wrong = bad_id(producer_id, "the producer's id")
         if wrong is not None:
             return wrong
     actor = env.actor
-    if actor is not None and actor.id is not None and len(actor.id) > _SHORT:
+    if actor is not None and actor.id is not None and len(actor.id) > ID_CHARS_SHORT:
         wrong = bad_id(actor.id, "the actor's id")
         if wrong is not None:
             return wrong

@@ -16,6 +16,11 @@ STATE_RECORD_BYTES_MAX: Final = 900_000
 #: Event, message, call, operation, producer and actor ids, fact and tool names: longer ones are refused.
 ID_BYTES_MAX: Final = 256
 ROLE_BYTES_MAX: Final = 32
+#: A character has at most four bytes: a text of no more characters needs no encoding to be measured. The same
+#: for the names further down (``…_CHARS_SHORT``).
+CHAR_BYTES_MAX: Final = 4
+ID_CHARS_SHORT: Final = ID_BYTES_MAX // CHAR_BYTES_MAX
+ROLE_CHARS_SHORT: Final = ROLE_BYTES_MAX // CHAR_BYTES_MAX
 
 # --- context -----------------------------------------------------------------------------------------
 
@@ -92,6 +97,7 @@ ENDED_GENERATIONS_MAX: Final = 8
 #: Ids and names in a row (generation, message, generator, holder): sixteen rows stand in the state record.
 #: ``reply_to`` and the provider's id may be as long as any other id.
 GENERATION_NAME_BYTES_MAX: Final = 128
+GENERATION_NAME_CHARS_SHORT: Final = GENERATION_NAME_BYTES_MAX // CHAR_BYTES_MAX
 FINISH_REASON_BYTES_MAX: Final = 64
 #: The parameters are in the journal; the state has their digest.
 PARAMS_BYTES_MAX: Final = 32 * KIB
@@ -109,6 +115,7 @@ USAGE_MAX: Final = 10**15
 #: Subject, model and lease id: 512 leases of a row stand in one record of the generations topic. With session
 #: ids as long as a key may be that is 512 x (128 + 510 + 16) = 335 KB of the 1 MB it takes.
 USAGE_NAME_BYTES_MAX: Final = 128
+USAGE_NAME_CHARS_SHORT: Final = USAGE_NAME_BYTES_MAX // CHAR_BYTES_MAX
 USAGE_LEASES_MAX: Final = 512
 #: A day. A row is kept for two, so none of its leases outlives it.
 USAGE_LEASE_MS_MAX: Final = 24 * 3600 * 1000

@@ -22,8 +22,10 @@ from refold.core.ledger import bound_calls, has_room, make_room, open_part
 from refold.core.life import is_closed
 from refold.core.limits import (
     ID_BYTES_MAX,
+    ID_CHARS_SHORT,
     OPEN_CALLS_MAX,
     ROLE_BYTES_MAX,
+    ROLE_CHARS_SHORT,
     SYSTEM_BYTES_MAX,
     SYSTEM_MESSAGES_MAX,
 )
@@ -41,8 +43,7 @@ def bad_id(value: str, name: str) -> Rejected | None:
     """An id a producer chose: there, not too long, not one of the fold's own."""
     if not value:
         return Rejected("bad_id", f"{name} is empty")
-    # A character has at most four bytes: short ids need no encoding.
-    if len(value) > ID_BYTES_MAX // 4 and len(value.encode()) > ID_BYTES_MAX:
+    if len(value) > ID_CHARS_SHORT and len(value.encode()) > ID_BYTES_MAX:
         return Rejected("bad_id", f"{name} is longer than {ID_BYTES_MAX} bytes")
     if value[0] == "@":
         return Rejected("bad_id", f"{name} begins with @, which marks ids that refold makes")
@@ -88,7 +89,7 @@ def rule_message(
 
 
 def _rule_role(role: str) -> Rejected | None:
-    if role and len(role) <= ROLE_BYTES_MAX // 4:
+    if role and len(role) <= ROLE_CHARS_SHORT:
         return None
     if not role or len(role.encode()) > ROLE_BYTES_MAX:
         return Rejected("bad_value", f"role must be 1 to {ROLE_BYTES_MAX} bytes long")

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from refold.core.context import trim
 from refold.core.dedup import ring_find
-from refold.core.limits import ID_BYTES_MAX, MESSAGE_INLINE_BYTES_MAX
+from refold.core.limits import ID_CHARS_SHORT, MESSAGE_INLINE_BYTES_MAX
 from refold.core.messagestate import Message
 from refold.core.session import Session
 
-#: A character has at most four bytes: shorter ids need no encoding to be measured.
-_ID_MAX = ID_BYTES_MAX // 4
 #: Not the pinned ones; others are rare. One string of each stands in all messages.
 _ROLES = {role: role for role in ("user", "assistant")}
 
@@ -47,14 +45,14 @@ def append_plain(
         or session.status != "open"
         or not message_id
         or message_id in held
-        or len(message_id) > _ID_MAX
+        or len(message_id) > ID_CHARS_SHORT
         or message_id[0] == "@"
         or (known_role := _ROLES.get(role)) is None
         or size > MESSAGE_INLINE_BYTES_MAX
         or session.aliases
         or session.orphans
         or session.policy is not None
-        or (actor is not None and len(actor) > _ID_MAX)
+        or (actor is not None and len(actor) > ID_CHARS_SHORT)
     ):
         return None
     ring = session.message_ids

@@ -25,6 +25,7 @@ from refold.core.limits import (
     USAGE_LEASE_MS_MAX,
     USAGE_LEASES_MAX,
     USAGE_NAME_BYTES_MAX,
+    USAGE_NAME_CHARS_SHORT,
     USAGE_VALUE_MAX,
 )
 from refold.core.rulings import Rejected
@@ -163,14 +164,11 @@ class UsageRow:
 
 # --- decide ----------------------------------------------------------------------------------------------
 
-#: A character has at most four bytes: shorter names need no encoding to be measured.
-_SHORT: Final = USAGE_NAME_BYTES_MAX // 4
-
 
 def _bad_name(value: str, name: str) -> Rejected | None:
     if not value:
         return Rejected("bad_id", f"{name} is empty: name it in the payload, the subject in the envelope")
-    if len(value) > _SHORT and len(value.encode()) > USAGE_NAME_BYTES_MAX:
+    if len(value) > USAGE_NAME_CHARS_SHORT and len(value.encode()) > USAGE_NAME_BYTES_MAX:
         return Rejected("bad_id", f"{name} is longer than {USAGE_NAME_BYTES_MAX} bytes")
     return None
 

@@ -22,6 +22,7 @@ from refold.ops.effects.told import Told
 from refold.ops.fleet import JournalWatch, Reaper, owned_by, owners
 from refold.ops.verify.quiesce import quiesce
 from refold.ops.verify.readback import Record, read_topic
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.names import TopicNames
 
 Say = Callable[[str], None]
@@ -63,13 +64,13 @@ async def run_demo(
         await stack.fleet.wait_ready()
         stack.remember()
         say("all conversations are over; comparing every session")
-        inbox = await asyncio.to_thread(
-            quiesce, settings.kafka_config("reader"), control.admin, names.group, names.inbox, PARTITIONS
-        )
+        kafka = settings.kafka_config("reader")
+        offsets = GroupOffsets(kafka, names.group)
+        inbox = await asyncio.to_thread(quiesce, kafka, control.admin, offsets, names.inbox, PARTITIONS)
         journal, state, review, outcome = await asyncio.gather(
-            asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.journal, PARTITIONS),
-            asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.state, PARTITIONS),
-            asyncio.to_thread(read_topic, settings.kafka_config("reader"), names.review, PARTITIONS),
+            asyncio.to_thread(read_topic, kafka, names.journal, PARTITIONS),
+            asyncio.to_thread(read_topic, kafka, names.state, PARTITIONS),
+            asyncio.to_thread(read_topic, kafka, names.review, PARTITIONS),
             asyncio.to_thread(control.finish, inbox),
         )
         words = None

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Container
 from typing import Any, Final
 
-from refold.core.limits import GENERATION_NAME_BYTES_MAX
+from refold.core.limits import GENERATION_NAME_BYTES_MAX, GENERATION_NAME_CHARS_SHORT
 from refold.core.progress import Ignored, Marker, Progress, Refused, advance
 from refold.core.rulings import Rejected
 from refold.core.slots import split_key
@@ -39,9 +39,6 @@ ACK_BYTES: Final = 250
 
 #: 8 000 generations without acks, 900 with 64 clients each; the others are one point read away.
 CACHE_BYTES_MAX: Final = 16 * 1024 * 1024
-
-#: A character has at most four bytes: shorter ids need no encoding to be measured.
-_ID_CHARS: Final = GENERATION_NAME_BYTES_MAX // 4
 
 #: Keys whose partition is remembered: 65 536 x 120 bytes are 8 MiB. Then it begins anew.
 KEYS_MAX: Final = 65_536
@@ -127,7 +124,10 @@ class Generations:
         if "#" in item.generation:
             # It would be the key of another session's generation.
             raise InvalidRecord("bad_id", "a generation's id holds no '#'")
-        if len(item.generation) > _ID_CHARS and len(item.generation.encode()) > GENERATION_NAME_BYTES_MAX:
+        if (
+            len(item.generation) > GENERATION_NAME_CHARS_SHORT
+            and len(item.generation.encode()) > GENERATION_NAME_BYTES_MAX
+        ):
             # No session has it, and the cache counts entries with ids that a session may have.
             raise InvalidRecord("bad_id", f"a generation's id has at most {GENERATION_NAME_BYTES_MAX} bytes")
         full_key = generation_key(key, item.generation)

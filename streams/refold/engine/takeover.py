@@ -23,7 +23,7 @@ from refold.engine.reducers import check_versions
 from refold.errors import TransientError, UnavailableError
 from refold.topology.failures import explain
 from refold.topology.groupoffsets import GroupOffsets
-from refold.topology.logends import list_ends
+from refold.topology.logends import list_ends, log_ends
 
 REQUEST_TIMEOUT_S: Final = 5.0
 
@@ -124,24 +124,19 @@ class Cluster:
             time.sleep(UNSTABLE_POLL_MS / 1000)
 
     def marks(self, partition: int) -> Marks:
-        """Rule T (2). One request per topic and end, all in flight at once."""
+        """Rule T (2). One request for the ends and one for the starts."""
         topics = self._config.topics
         names = (topics.state, topics.history, topics.generations, topics.inbox, topics.batches)
         asked = [TopicPartition(topic, partition) for topic in names]
         try:
-            ends = list_ends(
-                self._admin,
-                {tp: OffsetSpec.latest() for tp in asked},
-                IsolationLevel.READ_UNCOMMITTED,
-                REQUEST_TIMEOUT_S,
-            )
+            ends = log_ends(self._admin, asked, REQUEST_TIMEOUT_S)
             starts = list_ends(
                 self._admin,
                 {tp: OffsetSpec.earliest() for tp in asked},
                 IsolationLevel.READ_UNCOMMITTED,
                 REQUEST_TIMEOUT_S,
             )
-            end = {topic: ends[topic, partition] for topic in names}
+            end = dict(zip(names, ends, strict=True))
             start = {topic: starts[topic, partition] for topic in names}
         except KafkaException as raised:
             raise self._explained(raised, "reading the ends of the changelogs") from None
@@ -199,13 +194,7 @@ class Cluster:
 
     def _ends(self, partitions: Sequence[TopicPartition], isolation: IsolationLevel) -> list[int]:
         try:
-            found = list_ends(
-                self._admin,
-                {tp: OffsetSpec.latest() for tp in partitions},
-                isolation,
-                REQUEST_TIMEOUT_S,
-            )
-            return [found[tp.topic, tp.partition] for tp in partitions]
+            return log_ends(self._admin, partitions, REQUEST_TIMEOUT_S, isolation)
         except KafkaException as raised:
             raise self._explained(raised, "reading the ends of the outputs") from None
 
@@ -240,16 +229,10 @@ class Cluster:
         }
 
     def inbox_ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Log ends of inbox partitions, for lag. (``Consumer.get_watermark_offsets(cached=True)`` would not
-        ask the broker, but was seen to hang with the interpreter held.)"""
-        inbox = self._config.topics.inbox
-        ends = list_ends(
-            self._admin,
-            {TopicPartition(inbox, number): OffsetSpec.latest() for number in partitions},
-            IsolationLevel.READ_UNCOMMITTED,
-            REQUEST_TIMEOUT_S,
-        )
-        return {number: end for (_, number), end in ends.items()}
+        """Log ends of inbox partitions, for lag. Raises KafkaException as it is: what it means to the worker
+        is the caller's to find out."""
+        inbox = [TopicPartition(self._config.topics.inbox, number) for number in partitions]
+        return dict(zip(partitions, log_ends(self._admin, inbox, REQUEST_TIMEOUT_S), strict=True))
 
     def at_work(self, transactional_id: str) -> bool:
         """Whether the worker of this id is a member of the group; True where the group cannot be asked."""

@@ -11,7 +11,7 @@ Two faults of librdkafka 2.16, both measured with a broker of three killed:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -59,3 +59,20 @@ def list_ends(
                 with contextlib.suppress(KafkaException):
                     admin.list_topics(topic, timeout=timeout_s)
         raise
+
+
+def log_ends(
+    admin: AdminClient,
+    partitions: Sequence[TopicPartition],
+    timeout_s: float,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> list[int]:
+    """One past the last record of each partition, control records included, in the order given; with
+    ``READ_COMMITTED`` the offset of the first record that an open transaction keeps from readers, where there
+    is one. Blocks and raises as :func:`list_ends`.
+
+    (``Consumer.get_watermark_offsets(cached=True)`` would not ask the broker, but was seen to hang with the
+    interpreter held.)
+    """
+    found = list_ends(admin, {tp: OffsetSpec.latest() for tp in partitions}, isolation, timeout_s)
+    return [found[tp.topic, tp.partition] for tp in partitions]

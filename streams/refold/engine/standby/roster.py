@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import ConsumerGroupState, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from refold.engine import group
 from refold.engine.standby.placement import Roster
-from refold.topology.logends import list_ends
+from refold.topology.logends import log_ends
 from refold.topology.names import TopicNames
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -38,17 +38,6 @@ def stable_ends(
     """Last stable offsets of state, history and generations per partition, in one request per broker. Raises
     ``KafkaException``."""
     names = (topics.state, topics.history, topics.generations)
-    ends = list_ends(
-        admin,
-        {TopicPartition(name, number): OffsetSpec.latest() for number in partitions for name in names},
-        IsolationLevel.READ_COMMITTED,
-        REQUEST_TIMEOUT_S,
-    )
-    return {
-        number: (
-            ends[topics.state, number],
-            ends[topics.history, number],
-            ends[topics.generations, number],
-        )
-        for number in partitions
-    }
+    asked = [TopicPartition(name, number) for number in partitions for name in names]
+    ends = iter(log_ends(admin, asked, REQUEST_TIMEOUT_S, IsolationLevel.READ_COMMITTED))
+    return {number: (next(ends), next(ends), next(ends)) for number in partitions}

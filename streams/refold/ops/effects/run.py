@@ -38,6 +38,7 @@ from refold.ops.verify.own import leave, own_settings
 from refold.ops.verify.readback import read_topic
 from refold.settings import Settings
 from refold.topology import Topology
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.names import TopicNames
 
 Say = Callable[[str], None]
@@ -211,7 +212,8 @@ class _Run:
         plan, names, partitions = self.plan, self.names, self.plan.partitions
         conversations = load(plan.conversations)
         unfinished = [] if over else ["not every conversation ended in time"]
-        folded = await all_folded(fleet, self.kafka, self.admin, names, partitions)
+        offsets = GroupOffsets(self.kafka, names.group)
+        folded = await all_folded(fleet, self.kafka, self.admin, offsets, names, partitions)
         if folded.unfinished is not None:
             unfinished.append(folded.unfinished)
         reaper.settle()

@@ -8,12 +8,11 @@ import time
 from typing import Final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 
 from refold.ops.faults.scenario import Scene, hits, log_size, told
-from refold.ops.verify.quiesce import committed_offsets, log_ends
+from refold.ops.verify.quiesce import committed_offsets, topic_ends
 from refold.ops.verify.stage import Stage
-from refold.topology.logends import list_ends
+from refold.topology.logends import log_ends
 
 VICTIM: Final = "w0"
 REQUEST_S: Final = 10.0
@@ -30,13 +29,13 @@ LAG_MIN: Final = 60
 
 def _held_back(stage: Stage, partitions: tuple[int, ...]) -> int:
     """Records of the journal that an open transaction keeps from its readers, on these partitions."""
-    asked = {TopicPartition(stage.names.journal, number): OffsetSpec.latest() for number in partitions}
+    asked = [TopicPartition(stage.names.journal, number) for number in partitions]
     try:
-        high = list_ends(stage.admin, asked, IsolationLevel.READ_UNCOMMITTED, REQUEST_S)
-        stable = list_ends(stage.admin, asked, IsolationLevel.READ_COMMITTED, REQUEST_S)
+        high = log_ends(stage.admin, asked, REQUEST_S)
+        stable = log_ends(stage.admin, asked, REQUEST_S, IsolationLevel.READ_COMMITTED)
     except KafkaException:
         return 0
-    return sum(max(0, high[place] - stable[place]) for place in high)
+    return sum(max(0, end - held) for end, held in zip(high, stable, strict=True))
 
 
 async def hung(scene: Scene) -> None:
@@ -101,6 +100,6 @@ def _both(stage: Stage) -> tuple[int, ...]:
 
 def _lags(stage: Stage, partitions: tuple[int, ...]) -> dict[int, int]:
     names, count = stage.names, stage.plan.partitions
-    ends = log_ends(stage.admin, names.inbox, count)
+    ends = topic_ends(stage.admin, names.inbox, count)
     done = committed_offsets(stage.offsets, names.inbox, count)
     return {number: ends[number] - max(done[number], 0) for number in partitions}

@@ -32,6 +32,7 @@ from refold.ops.verify.own import leave, own_settings
 from refold.ops.verify.readback import read_topic
 from refold.settings import Settings
 from refold.topology import Topology
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.names import TopicNames
 
 Say = Callable[[str], None]
@@ -218,7 +219,8 @@ class _Run:
     ) -> Outcome:
         names, partitions = self.names, self.plan.partitions
         kafka = self.settings.kafka_config("reader")
-        folded = await all_folded(fleet, kafka, self.admin, names, partitions)
+        offsets = GroupOffsets(kafka, names.group)
+        folded = await all_folded(fleet, kafka, self.admin, offsets, names, partitions)
         if folded.unfinished is not None:
             unfinished.append(folded.unfinished)
         journal, state, work, review = await asyncio.gather(

@@ -36,7 +36,7 @@ from refold.ops.storm.sampling import Sampler, total
 from refold.ops.verify.judge import Verdict, judge
 from refold.ops.verify.oracle import predict
 from refold.ops.verify.own import leave, own_settings
-from refold.ops.verify.quiesce import committed_offsets, log_ends, quiesce
+from refold.ops.verify.quiesce import committed_offsets, quiesce, topic_ends
 from refold.ops.verify.readback import read_topic
 from refold.ops.verify.served import served_differences
 from refold.settings import Settings
@@ -128,7 +128,7 @@ class _Run:
         names, partitions = self.names, self.plan.partitions
         until = time.monotonic() + FOLDED_S_MAX
         while True:
-            ends = await asyncio.to_thread(log_ends, self.admin, names.inbox, partitions)
+            ends = await asyncio.to_thread(topic_ends, self.admin, names.inbox, partitions)
             done = await asyncio.to_thread(committed_offsets, self.offsets, names.inbox, partitions)
             behind = sum(end - max(0, done[number]) for number, end in ends.items())
             if behind <= 0:
@@ -155,7 +155,7 @@ class _Run:
         known = {load.key(name) for name in hot.known}
         fresh = {load.key(name) for name in new}
         before = await asyncio.to_thread(log.look)
-        since = await asyncio.to_thread(log_ends, self.admin, self.names.journal, self.plan.partitions)
+        since = await asyncio.to_thread(topic_ends, self.admin, self.names.journal, self.plan.partitions)
         watch = LiveWatch(self.kafka, self.names.journal, since, known | fresh)
         sent, began = load.sent, time.monotonic()
         sampler = Sampler(fleet.workers, began)
@@ -231,7 +231,9 @@ class _Run:
     async def _compare(self) -> None:
         """Every session against the oracle, which knows the inbox alone."""
         names, partitions = self.names, self.plan.partitions
-        inbox = await asyncio.to_thread(quiesce, self.kafka, self.admin, names.group, names.inbox, partitions)
+        inbox = await asyncio.to_thread(
+            quiesce, self.kafka, self.admin, self.offsets, names.inbox, partitions
+        )
         journal, state, rejected = await asyncio.gather(
             *(
                 asyncio.to_thread(read_topic, self.kafka, topic, partitions)

@@ -19,7 +19,7 @@ from refold.ops.usage.counting import Findings, Rows, changelog_rows, compare_jo
 from refold.ops.usage.plan import SABOTAGES, UsagePlan
 from refold.ops.usage.traffic import TENANT, UsageTraffic
 from refold.ops.verify.plan import ChaosPlan
-from refold.ops.verify.quiesce import committed_offsets, log_ends
+from refold.ops.verify.quiesce import committed_offsets, topic_ends
 from refold.ops.verify.stage import QUIET, Say, Stage
 from refold.ops.verify.victim import find_victim
 from refold.settings import Settings
@@ -202,7 +202,7 @@ class _Run:
         """Inbox records ruled on, and all of them; as last known while the cluster does not say."""
         stage = self.stage
         try:
-            ends = await asyncio.to_thread(log_ends, stage.admin, stage.names.inbox, self.plan.partitions)
+            ends = await asyncio.to_thread(topic_ends, stage.admin, stage.names.inbox, self.plan.partitions)
             offsets = await asyncio.to_thread(
                 committed_offsets, stage.offsets, stage.names.inbox, self.plan.partitions
             )

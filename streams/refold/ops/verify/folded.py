@@ -13,6 +13,7 @@ from refold.errors import UnavailableError
 from refold.ops.fleet import READY_S_MAX, Fleet
 from refold.ops.verify.quiesce import QUIESCE_S_MAX, quiesce
 from refold.ops.verify.readback import Record
+from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.names import TopicNames
 
 
@@ -28,6 +29,7 @@ async def all_folded(
     fleet: Fleet,
     kafka: Mapping[str, Any],
     admin: AdminClient,
+    offsets: GroupOffsets,
     names: TopicNames,
     partitions: int,
     *,
@@ -39,7 +41,7 @@ async def all_folded(
     try:
         await fleet.wait_ready(ready_s_max)
         inbox = await asyncio.to_thread(
-            quiesce, kafka, admin, names.group, names.inbox, partitions, quiesce_s_max
+            quiesce, kafka, admin, offsets, names.inbox, partitions, quiesce_s_max
         )
     except UnavailableError as error:
         return Folded(None, str(error))

@@ -184,6 +184,7 @@ class Stage:
             self.fleet,
             self.kafka,
             self.admin,
+            self.offsets,
             names,
             self.plan.partitions,
             ready_s_max=max(READY_S_MAX, self._quiesce_s_max),
