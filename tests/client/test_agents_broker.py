@@ -20,6 +20,7 @@ from client.worker_process import REFOLD, Worker, refold, worker
 from refold.cli.main import run as run_command
 from refold.client import Generation, Refold
 from refold.client.agents import Agent, Run, RunHandle, RunStopped, StepResult
+from refold.errors import NotFound
 from refold.settings import Settings
 from refold.testing.kafka import Kafka
 
@@ -158,7 +159,8 @@ async def test_a_frozen_process_and_a_drained_one(rf: Refold, agents: Agents, pr
 async def test_a_second_signal_ends_the_process_at_once_and_the_cli_shows_and_stops(
     rf: Refold, agents: Agents, kafka: Kafka, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Goal: what is held shows in `run list` and `run show`; a stop reaches the process; exit 143."""
+    """Goal: what is held shows in `run list` and `run show`; a stop reaches the process; exit 143.
+    `session show` lists runs; a session and a run that are not there are told apart."""
     from client.agent_program import agent
 
     def command(*arguments: str) -> dict[str, Any]:
@@ -167,9 +169,44 @@ async def test_a_second_signal_ends_the_process_at_once_and_the_cli_shows_and_st
         made: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
         return made
 
+    def told(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = run_command([*arguments, "--bootstrap", kafka.bootstrap, "--prefix", prefix])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    def rows(text: str, *cells: str) -> list[str]:
+        return [line for line in text.splitlines() if all(cell in line for cell in cells)]
+
+    nobody, waiting = new_session("nobody"), new_session("waiting")
+    await (await agent.start(rf, waiting, input="x", run_id="r-1")).row()
+    code, said = await asyncio.to_thread(told, "session", "show", waiting)
+    assert code == 0
+    assert rows(said, "r-1", "ready", "nobody has had it yet"), said
+    code, said = await asyncio.to_thread(told, "run", "show", waiting, "r-1")
+    assert (code, len(rows(said, "waits for", "nobody has had it yet")), rows(said, "reason")) == (0, 1, [])
+    for verb in (("show",), ("stop", "--yes"), ("retry",), ("fail",), ("move-pin", "--any")):
+        code, said = await asyncio.to_thread(told, "run", *verb, nobody, "r-1")
+        assert (code, f"session {nobody!r} of tenant 'default' does not exist" in said) == (66, True), said
+        code, said = await asyncio.to_thread(told, "run", *verb, waiting, "r-7")
+        assert (code, f"session {waiting!r} of tenant 'default' holds no run 'r-7'" in said) == (66, True), (
+            said
+        )
+    await rf.run(waiting, "r-1").stop()
+    with pytest.raises(NotFound, match="does not exist"):
+        await rf.run(nobody, "r-1").result(PATIENCE_S)
+    with pytest.raises(NotFound, match="holds no run 'r-7'"):
+        await rf.run(waiting, "r-7").result(PATIENCE_S)
+
     process = agents.start()
     handle = await agent.start(rf, new_session("stopped"), input="x", run_id="r-2")
     await until(lambda: "long" in agents.ran())
+    code, said = await asyncio.to_thread(told, "session", "show", handle.session.id)
+    assert rows(said, "r-2", "leased", "1 running, 1 completed", "which executes it"), said
+    code, said = await asyncio.to_thread(told, "session", "show", handle.session.id, "--json")
+    shown_json = next(line for line in said.splitlines() if line.startswith("{"))
+    [row] = json.loads(shown_json)["runs"]
+    assert (row["run_id"], row["state"], len(row["steps"]), row["waiting_for"]) == ("r-2", "leased", 2, [])
     listed = await asyncio.to_thread(command, "list", "--session", handle.session.id)
     assert [(run["run"], run["state"], run["pin"]) for run in listed["runs"]] == [("r-2", "leased", "1")]
     shown = await asyncio.to_thread(command, "show", handle.session.id, "r-2")

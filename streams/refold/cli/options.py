@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refold.errors import NotFound
-
 if TYPE_CHECKING:
     from refold.core.reducers import Registry
     from refold.settings import Settings
@@ -66,14 +64,6 @@ class RootOptions:
 
 #: Set once by the root callback, before any command runs.
 ROOT = RootOptions()
-
-
-def no_session(tenant: str, session: str) -> NotFound:
-    """For a session that is not there. Names the tenant: a forgotten --tenant is the usual cause."""
-    return NotFound(
-        f"session {session!r} of tenant {tenant!r} does not exist: it was never opened, it was deleted, or no"
-        " worker has ruled on its events yet (`refold worker status`). Another tenant is named with --tenant."
-    )
 
 
 def load_reducers(modules: str | None) -> Registry | None:

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from refold.cli.options import no_session
 from refold.client import Receipt, Refold, Refused, Session
 from refold.client.bulk import batches
 from refold.client.folding import fold_event
@@ -19,6 +18,7 @@ from refold.core.reducerevents import ReducerEvent
 from refold.core.reducers import Registry
 from refold.core.session import initial
 from refold.errors import TransientError, UsageError
+from refold.missing import no_session
 from refold.wire.events import decode_event
 from refold.wire.snapshot import decode_snapshot
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from refold.cli.options import no_session
 from refold.client import Refold, Session, SessionEvent
 from refold.client.bulk import batches
 from refold.client.positions import Position
 from refold.client.tools.rows import full_arguments
 from refold.core.reviews import ReviewItem
 from refold.errors import NotFound
+from refold.missing import no_session
 from refold.wire.reviews import decode_review
 
 #: States in which a call waits for a person, and the word for it.

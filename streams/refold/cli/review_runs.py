@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from refold.cli.options import no_session
 from refold.client import Refused, Session
 from refold.errors import NotFound
+from refold.missing import no_session
 
 RunVerb = Literal["retry", "fail"]
 

@@ -25,11 +25,13 @@ from refold.cli.options import (
     YesOption,
 )
 from refold.cli.output import Output
+from refold.cli.run_words import waits_for
 from refold.cli.telling import iso, login
 from refold.errors import UsageError
 
 if TYPE_CHECKING:
     from refold.client import Refold
+    from refold.client.agents.handle import RunHandle
     from refold.client.receipts import Receipt
 
 STATES: Final = ("ready", "leased", "waiting", "review")
@@ -75,12 +77,12 @@ def list_(
     out = Output(as_json)
     if not as_json and shown:
         out.table(
-            ("since", "state", "reason", "tenant", "session", "run", "agent", "pin", "epoch", "holder"),
+            ("since", "state", "waits for", "tenant", "session", "run", "agent", "pin", "epoch", "holder"),
             (
                 (
                     iso(i.since_ms),
                     i.state,
-                    i.reason,
+                    waits_for(i.state, i.reason, i.holder),
                     i.tenant,
                     i.session,
                     i.run,
@@ -123,7 +125,7 @@ def show(
     Of a run that is over the steps are shown as they were when it ended: the state keeps none, they are
     folded from the journal.
     """
-    from refold.cli.run_items import look_at
+    from refold.cli.run_items import in_words, look_at
 
     async def work(rf: Refold) -> dict[str, Any]:
         return await look_at(rf, session, run, payload)
@@ -131,7 +133,7 @@ def show(
     told = with_client(bootstrap, prefix, tenant, work)
     out = Output(as_json)
     if not as_json:
-        out.table(("field", "value"), ((k, v) for k, v in told.items() if k != "steps"))
+        out.table(("field", "value"), in_words(told))
         out.say()
         out.table(
             ("step", "state", "attempt", "effect", "reads", "summary or error"),
@@ -177,7 +179,9 @@ def stop(
     _say(
         out,
         f"{run} is stopped",
-        lambda rf: rf.run(session, run).stop(reason, by=by or login()),
+        session,
+        run,
+        lambda handle: handle.stop(reason, by=by or login()),
         (bootstrap, prefix, tenant),
     )
 
@@ -203,7 +207,9 @@ def move_pin(
     _say(
         Output(as_json),
         f"{run} is pinned to {version}" if version else f"{run} is pinned to no version",
-        lambda rf: rf.run(session, run).move_pin(version, by=by or login(), reason=reason),
+        session,
+        run,
+        lambda handle: handle.move_pin(version, by=by or login(), reason=reason),
         (bootstrap, prefix, tenant),
     )
 
@@ -227,7 +233,9 @@ def retry(
     _say(
         Output(as_json),
         f"{run} is ready again",
-        lambda rf: rf.run(session, run).retry(rerun=rerun or (), by=by or login(), reason=reason),
+        session,
+        run,
+        lambda handle: handle.retry(rerun=rerun or (), by=by or login(), reason=reason),
         (bootstrap, prefix, tenant),
     )
 
@@ -247,7 +255,9 @@ def fail(
     _say(
         Output(as_json),
         f"{run} has failed",
-        lambda rf: rf.run(session, run).resolve("fail", by=by or login(), reason=reason),
+        session,
+        run,
+        lambda handle: handle.resolve("fail", by=by or login(), reason=reason),
         (bootstrap, prefix, tenant),
     )
 
@@ -255,11 +265,23 @@ def fail(
 def _say(
     out: Output,
     text: str,
-    work: Callable[[Refold], Awaitable[Receipt]],
+    session: str,
+    run: str,
+    work: Callable[[RunHandle], Awaitable[Receipt]],
     where: tuple[str | None, str | None, str | None],
 ) -> None:
+    """Do it, wait for the ruling, say ``text``. Raises NotFound where there is no such session or run."""
+    from refold.client import Refused
+
     async def ruled(rf: Refold) -> int | None:
-        return (await (await work(rf)).ruling()).seq
+        handle = rf.run(session, run)
+        try:
+            return (await (await work(handle)).ruling()).seq
+        except Refused as refused:
+            if refused.ruling.code == "unknown_run":
+                # Says which of the two is not there, the session or the run.
+                await handle.row()
+            raise
 
     seq = with_client(*where, ruled)
     out.say(f"{text} (seq {seq})")

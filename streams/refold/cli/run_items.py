@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from refold.cli.run_words import row_waits_for
 from refold.client import Refold
 from refold.client.agents.rows import RunRow, StepRow
 from refold.client.agents.worksource import ClientSource
@@ -81,3 +82,14 @@ def told_run(
             for step in (row.steps.values() if steps is None else steps)
         ],
     }
+
+
+def in_words(told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Fields and values of :func:`told_run` for a person: what it waits for in words and not in two codes."""
+    for name, value in told.items():
+        if name == "reason":
+            yield "waits for", row_waits_for(told)
+        elif name == "waiting_for":
+            continue
+        elif name != "steps":
+            yield name, value

@@ -27,13 +27,14 @@ from refold.cli.options import (
     TenantOption,
     YesOption,
     load_reducers,
-    no_session,
 )
 from refold.cli.output import Output
+from refold.cli.run_words import row_waits_for, steps_counted
 from refold.cli.session_operations import fork as fork_session
 from refold.cli.session_operations import prune, switch
 from refold.cli.telling import iso
 from refold.errors import NotFound, UsageError
+from refold.missing import no_session
 
 if TYPE_CHECKING:
     from refold.client import Refold, SessionEvent, SnapshotView
@@ -65,7 +66,8 @@ def show(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a session's committed state: what its next model call would see, answers, tool calls, facts."""
+    """Show a session's committed state: what its next model call would see, answers, tool calls, runs,
+    facts."""
     from refold.wire.owner import OPAQUE_FIELDS, json_ready
 
     async def work(rf: Refold) -> tuple[SnapshotView, str | None]:
@@ -161,6 +163,15 @@ def _print_state(out: Output, view: SnapshotView, missing: str | None) -> None:
             (
                 (g["generation_id"], g["state"], g["attempt"], g["generator"], g["message_id"], g["holder"])
                 for g in data["generations"]
+            ),
+        )
+    if data["runs"]:
+        out.say(f"\nruns (open, and the last that ended; `refold run show {view.session} RUN` says more):")
+        out.table(
+            ("run", "agent", "state", "steps", "waits for"),
+            (
+                (r["run_id"], r["agent"], r["state"], steps_counted(r["steps"]), row_waits_for(r))
+                for r in data["runs"]
             ),
         )
     if data["facts"]:

@@ -8,10 +8,10 @@ from typing import Final
 
 import orjson
 
-from refold.cli.options import no_session
 from refold.client import Session
 from refold.formats.export import EXPORT_FORMATS, export_session
 from refold.formats.jsonio import dumps
+from refold.missing import no_session
 from refold.wire.blobs import BlobStore
 from refold.wire.owner import json_ready
 

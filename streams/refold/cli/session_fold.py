@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from refold.cli.options import no_session
 from refold.client import Refold
 from refold.client.bulk import Batch, batches
 from refold.client.folding import fold_event
@@ -31,6 +30,7 @@ from refold.core.session import Session, initial
 from refold.core.slots import split_key
 from refold.errors import InvalidRecord, InvariantViolation
 from refold.formats.jsonio import first_difference
+from refold.missing import no_session
 from refold.wire.events import decode_event
 from refold.wire.framing import ID_FRAME_BYTES
 from refold.wire.journal import JournalEntry, decode_journal

@@ -15,10 +15,10 @@ from refold.cli.options import (
     TenantOption,
     YesOption,
     load_reducers,
-    no_session,
 )
 from refold.cli.output import Output
 from refold.errors import UsageError
+from refold.missing import no_session
 
 if TYPE_CHECKING:
     from refold.client import Receipt, Refold

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from refold.cli.options import no_session
 from refold.client import Refold, Ruling, Session, SessionEvent
 from refold.client.fallback import header_map
 from refold.client.limits import RULING_TIMEOUT_S
 from refold.client.receipts import ruling_of
 from refold.core.envelope import Envelope, InboxOrigin
 from refold.errors import NotFound, TransientError, UsageError
+from refold.missing import no_session
 from refold.wire.envelope import decode_envelope, encode_envelope
 
 #: Rounds of "finish, learn that more were parked, replay those": each is shorter than the one before unless

@@ -20,6 +20,7 @@ from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
 from refold.client.writes import ResultContent
 from refold.core.envelope import SessionLink
 from refold.errors import NotFound, UsageError
+from refold.missing import no_session
 
 if TYPE_CHECKING:
     from refold.client.session import Session
@@ -67,7 +68,9 @@ class SessionChildren(SiblingWrites):
         no child of this call; else as ``publish``.
         """
         view = await self.state()
-        row = None if view is None else find_call(view, call)
+        if view is None:
+            raise no_session(self.tenant, self.id)
+        row = find_call(view, call)
         if row is None:
             raise NotFound(
                 f"session {self.tenant}/{self.id} has no call {call!r}: append the message that asks for it, "

@@ -19,6 +19,7 @@ from refold.client.reduced import ReducedPart, shaped_part
 from refold.client.snapshots import SnapshotView
 from refold.core.slots import make_key
 from refold.errors import NotFound, TransientError, UsageError
+from refold.missing import no_session
 from refold.wire.parts import Part
 
 log = logging.getLogger("refold.client")
@@ -124,7 +125,7 @@ class SessionReads:
         """
         found = await self.state(min_seq=min_seq, timeout=timeout, stale=stale)
         if found is None:
-            raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
+            raise no_session(self.tenant, self.id)
         data = await complete(self._connection, found, self._events_of, load_blobs=load_blobs)
         if (missing := data["context"]["missing_parent"]) is not None:
             log.warning(
@@ -166,7 +167,7 @@ class SessionReads:
         async with aclosing(self._all_events(0 if view is None else view.seq, None)) as source:
             events = [event async for event in source]
         if view is None and not events:
-            raise NotFound(f"session {self.tenant}/{self.id} does not exist: it was never opened, or deleted")
+            raise no_session(self.tenant, self.id)
         return recover(self.tenant, self.id, view, events)
 
     def _events_of(self, session: str, after: int, limit: int | None) -> AsyncGenerator[SessionEvent, None]:

@@ -13,6 +13,7 @@ from refold.client.agents.outputs import Outputs
 from refold.client.agents.rows import RunRow, find_run
 from refold.client.agents.values import decode
 from refold.errors import NotFound, TransientError
+from refold.missing import no_run, no_session
 
 if TYPE_CHECKING:
     from refold.client.events import SessionEvent
@@ -34,15 +35,19 @@ class RunHandle:
         return f"RunHandle({self.id} of {self.session!r})"
 
     async def row(self) -> RunRow:
-        """The run as committed. Raises NotFound for one the session does not hold (any more: the last few
-        that ended are kept)."""
-        row = find_run(await self.session.state(), self.id)
+        """The run as committed. Raises NotFound where there is no such session, and for a run that it does
+        not hold (any more: the last few that ended are kept)."""
+        view = await self.session.state()
+        row = find_run(view, self.id)
         if row is None:
-            raise NotFound(
-                f"session {self.session.id} holds no run {self.id}: `refold run list` shows open ones; of"
-                " those that ended it keeps the last few, its journal has all (`refold session events`)"
-            )
+            raise self._missing(view)
         return row
+
+    def _missing(self, view: SnapshotView | None) -> NotFound:
+        session = self.session
+        if view is None:
+            return no_session(session.tenant, session.id)
+        return no_run(session.tenant, session.id, self.id)
 
     async def result(self, timeout: float | None = None) -> Any:
         """What its body returned; waits for it, at most ``timeout`` seconds (TransientError then).
@@ -61,7 +66,7 @@ class RunHandle:
             view = await self._look(seq)
             row = find_run(view, self.id)
             if row is None:
-                return await self._archived()
+                return await self._archived(view)
             if row.ended or row.state == "review":
                 return await self._outcome(row)
             seq = 0 if view is None else view.seq + 1
@@ -89,14 +94,14 @@ class RunHandle:
             raise RunFailed(error, code=code)
         raise RunStopped(f"run {self.id} was stopped: {error or 'no reason given'}")
 
-    async def _archived(self) -> Any:
+    async def _archived(self, view: SnapshotView | None) -> Any:
         """Its row has made room for newer ones: the journal has its end."""
         async with aclosing(self.session.events()) as events:
             async for event in events:
                 payload = event.payload or {} if event.type in _ENDS else {}
                 if payload.get("run_id") == self.id:
                     return await self._ended(event, payload)
-        raise NotFound(f"session {self.session.id} has no run {self.id}")
+        raise self._missing(view)
 
     async def _ended(self, event: SessionEvent, payload: dict[str, Any]) -> Any:
         if event.type == "RunFailed":

@@ -19,6 +19,7 @@ from refold.client.snapshots import SnapshotView
 from refold.core.envelope import SessionLink
 from refold.core.forkbase import strip
 from refold.errors import NotFound, UsageError
+from refold.missing import no_session
 from refold.reducers import install
 from refold.wire.snapshot import decode_session, encode_snapshot
 
@@ -51,8 +52,11 @@ class SessionOperations(SiblingWrites):
         install()
         past = await fold_past(self._events_of, self.tenant, self.id, seq)
         if past.state.seq != seq:
-            reached = f"is at seq {past.state.seq}" if past.state.seq else "does not exist"
-            raise NotFound(f"session {self.tenant}/{self.id} {reached}: it has no state as of seq {seq}")
+            if not past.state.seq:
+                raise no_session(self.tenant, self.id)
+            raise NotFound(
+                f"session {self.tenant}/{self.id} is at seq {past.state.seq}: it has no state as of seq {seq}"
+            )
         return SnapshotView.of(encode_snapshot(past.state))
 
     async def lineage(self) -> list[SessionEvent]:
@@ -74,7 +78,7 @@ class SessionOperations(SiblingWrites):
         """
         view = await self.state()
         if view is None:
-            raise NotFound(f"session {self.tenant}/{self.id} does not exist: there is nothing to fork")
+            raise no_session(self.tenant, self.id)
         if at is not None and at != view.seq:
             view = await self.at(at)
         payload = fork_payload(self.id, view.raw)
