@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from refold.errors import NotFound
 
 
@@ -20,4 +22,18 @@ def no_run(tenant: str, session: str, run: str) -> NotFound:
         f"session {session!r} of tenant {tenant!r} holds no run {run!r}: `refold session show` lists the ones"
         " it holds, `refold run list` the open ones of all; of those that ended it keeps the last few, its"
         " journal has all (`refold session events`)."
+    )
+
+
+def no_parent(session: str, parent: str, heads: Sequence[str]) -> str:
+    """For a path that was begun under a message the session does not have (rule B3), with the way back.
+    ``heads``: the last messages of its other branches, the newest last."""
+    head, flag, option = (heads[-1], "", "") if heads else ("MESSAGE", " --rebuild", ", rebuild=True")
+    named = repr(head) if heads else head
+    of_journal = "" if heads else " (MESSAGE: one that `refold session events` lists)"
+    return (
+        f"the active path goes on from message {parent!r}, which session {session!r} does not have: what was"
+        f" said before is on another branch. The way back: `refold session switch {session} {head}{flag}`, in"
+        f" the SDK `switch_branch({named}{option})`{of_journal}; then append again what was said since, after"
+        " the head (no parent) or after a message that `refold session show` lists"
     )

@@ -412,10 +412,16 @@ async def test_a_parent_that_is_not_there_is_told(
     await s.append("lost", parent="m11", message_id="m2", wait="accepted")
     context = await s.context()
     assert ([m["content"] for m in context.messages], context.missing_parent) == (["lost"], "m11")
-    assert "'m11', which it does not have" in caplog.text
+    missing = f"goes on from message 'm11', which session {s.id!r} does not have"
+    assert missing in caplog.text
+    assert "switch_branch('m1')" in caplog.text
     shown = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id)
-    assert "hangs under message m11, which this session does not have" in shown.stdout
-    await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "switch", s.id, "m1")
+    assert missing in shown.stdout
+    refused = await (await s.switch_branch("m11")).ruling()
+    assert (refused.code, "parent" in str(refused)) == ("unknown_message", False), "into the trap again"
+    told = re.search(r"`refold (session switch \S+ m1)`", shown.stdout)
+    assert told is not None, shown.stdout
+    await asyncio.to_thread(refold, kafka.bootstrap, prefix, *told[1].split())
     assert (await s.context(min_seq=3)).missing_parent is None
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import ast
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+import refold.core
 from client.test_undecided import Wire, unconnected, wire
 from refold.client.client import Refold
 from refold.client.connection import Connection
@@ -37,7 +42,7 @@ def session(made: Connection) -> Session:
         (lambda s: s.append("hi", message_id="é" * 129), "message_id is longer than 256 bytes"),
         (lambda s: s.append("hi", message_id="@m"), "message_id begins with @"),
         (lambda s: s.append("hi", event_id=LONG), "event_id is longer than 256 bytes"),
-        (lambda s: s.append("hi", parent=LONG), "parent_id is longer than 256 bytes"),
+        (lambda s: s.append("hi", parent=LONG), "the parent's id is longer than 256 bytes"),
         (lambda s: s.append("hi", parent="m", replaces=LONG), "replaces is longer than 256 bytes"),
         (lambda s: s.append("hi", message_id="m", parent="m"), "a message cannot follow itself"),
         (lambda s: s.append("hi", actor=Actor("user", LONG)), "the actor's id is longer than 256 bytes"),
@@ -53,6 +58,14 @@ def session(made: Connection) -> Session:
         (lambda s: s.summarize("x" * 40_000, "m"), "the text is longer than 32768 bytes"),
         (lambda s: s.tool_intended(LONG, "look", {}), "operation_id is longer than 256 bytes"),
         (lambda s: s.tool_intended("op", "", {}), "the tool's name is empty"),
+        (
+            lambda s: s.tool_intended("op", "look", {}, asked_by=LONG),
+            "the asking message's id is longer than 256 bytes",
+        ),
+        (
+            lambda s: s.tool_completed("op", "ok", result_message_id=LONG),
+            "the result message's id is longer than 256 bytes",
+        ),
         (lambda s: s.tool_started("op", holder=LONG), "holder is longer than 256 bytes"),
         (lambda s: s.tool_started("op", holder="h", lease_ms=-1), "lease_ms must be 0 to"),
         (lambda s: s.tool_completed(None), "operation_id and call_id are both missing"),
@@ -103,3 +116,44 @@ async def test_what_nobody_can_mean_is_refused(unconnected: Connection, call: Ca
 def test_what_can_be_no_address_is_refused_at_once(bootstrap: str) -> None:
     with pytest.raises(UsageError, match="host:port"):
         Refold(bootstrap=bootstrap)
+
+
+#: Values and keys that a caller writes out, and fields that only the SDK itself or another writer fills in.
+SAID: Final = frozenset(
+    {"by_digest", "not_done", "on_busy", "summary_bytes", "summary_messages", "ttl_action", "ttl_ms"}
+)
+OF_THE_WIRE: Final = frozenset({"input_ref", "last_seq", "output_digest", "output_ref", "source_seq"})
+
+
+def test_reasons_call_what_callers_give_by_the_callers_names() -> None:
+    """Goal: who reads a reason finds the argument it speaks of. Method: every name with an underscore in a
+    reason of the fold is an argument of the SDK, or one of a closed list."""
+    arguments = {
+        name
+        for method, function in inspect.getmembers(Session, inspect.isfunction)
+        if not method.startswith("_")
+        for name in inspect.signature(function).parameters
+    }
+    found: dict[str, str] = {}
+    for path in sorted(Path(refold.core.__file__).parent.glob("*.py")):
+        for said, line in _reasons(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", said):
+                found.setdefault(name, f"{path.name}:{line}")
+    assert {"message_id", "lease_ms"} <= set(found), "the search finds nothing any more"
+    strange = {name: place for name, place in found.items() if name not in arguments}
+    assert set(strange) == SAID | OF_THE_WIRE, strange
+
+
+def _reasons(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Texts in rejections, and the names that are given to the checks of ids and values."""
+    for node in ast.walk(module):
+        searched: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "Rejected" or node.func.id.lstrip("_").startswith("bad_"):
+                searched = node.args[1:]
+        elif isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple):
+            searched = [node.iter]
+        for one in searched:
+            for part in ast.walk(one):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value, part.lineno

@@ -34,7 +34,7 @@ from refold.cli.session_operations import fork as fork_session
 from refold.cli.session_operations import prune, switch
 from refold.cli.telling import iso
 from refold.errors import NotFound, UsageError
-from refold.missing import no_session
+from refold.missing import no_parent, no_session
 
 if TYPE_CHECKING:
     from refold.client import Refold, SessionEvent, SnapshotView
@@ -127,8 +127,8 @@ def _print_state(out: Output, view: SnapshotView, missing: str | None) -> None:
         )
     if missing is not None:
         out.say(
-            f"\nthe path hangs under message {missing}, which this session does not have: what was said "
-            f"before is on another branch; `refold session switch {view.session} MESSAGE` goes back to one"
+            "\n"
+            + no_parent(view.session, missing, [branch["head_message_id"] for branch in data["branches"]])
         )
     out.say("\nmessages:")
     out.table(

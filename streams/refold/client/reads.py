@@ -18,8 +18,8 @@ from refold.client.recovery import Recovery, recover
 from refold.client.reduced import ReducedPart, shaped_part
 from refold.client.snapshots import SnapshotView
 from refold.core.slots import make_key
-from refold.errors import NotFound, TransientError, UsageError
-from refold.missing import no_session
+from refold.errors import TransientError, UsageError
+from refold.missing import no_parent, no_session
 from refold.wire.parts import Part
 
 log = logging.getLogger("refold.client")
@@ -128,12 +128,11 @@ class SessionReads:
             raise no_session(self.tenant, self.id)
         data = await complete(self._connection, found, self._events_of, load_blobs=load_blobs)
         if (missing := data["context"]["missing_parent"]) is not None:
+            heads = [branch["head_message_id"] for branch in data["branches"]]
             log.warning(
-                "the active path of session %s/%s goes on from message %r, which it does not have: what was "
-                "said before is on another branch (docs/guides/producing.md#parents)",
+                "tenant %s: %s (docs/guides/producing.md#parents)",
                 self.tenant,
-                self.id,
-                missing,
+                no_parent(self.id, missing, heads),
             )
         return render(found, data, format, view)
 

@@ -52,7 +52,7 @@ def rule_intended(session: Session, event: ToolCallIntended) -> Duplicate | Reje
     if wrong is None and event.call_id is not None:
         wrong = bad_id(event.call_id, "call_id")
     if wrong is None and event.message_id is not None:
-        wrong = bad_id(event.message_id, "message_id")
+        wrong = bad_id(event.message_id, "the asking message's id")
     if wrong is not None:
         return wrong
     if len(event.effect.encode()) > EFFECT_BYTES_MAX:
@@ -246,11 +246,11 @@ def rule_outcome(session: Session, event: ToolCallCompleted) -> Duplicate | Reje
             wrong = bad_reference(value, name)
             if wrong is not None:
                 return wrong
-    wrong = bad_reference(event.message_id, "message_id")
+    wrong = bad_reference(event.message_id, "the result message's id")
     if wrong is not None:
         return wrong
     if event.message_id[:1] != "@" and event.message_id in session.held:
-        return Rejected("conflict", "the message id is in use")
+        return Rejected("conflict", "the result message's id is in use")
     call = find_outcome_call(session, event.operation_id, event.call_id)
     if call is None:
         if event.operation_id is not None and event.operation_id[0] == "@":

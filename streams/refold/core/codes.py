@@ -144,15 +144,17 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "too_old_to_judge": "read the session; if the event is missing, send it anew with a right clock",
     "too_many_producers": "let writers share a producer, or correct the clocks of those far ahead",
     "expected_seq": "read the session again and decide anew",
-    "session_closed": "append SessionReopened first, or start a new session",
+    "session_closed": "reopen it first (SessionReopened, in the SDK `reopen`), or start a new session",
     "no_session": "append a first event before this one",
     "quarantined": "nothing is lost: the event is parked; fix the cause, then `refold session release`",
     "not_quarantined": "nothing to release: the session is folding normally",
     "release_behind": "replay the events parked since, then finish again (`refold session release` does)",
     "reserved_type": "do not send this type; the worker makes it",
-    "unknown_message": "name a message of this session that its state still holds",
+    "unknown_message": "name a message that the session's state holds; to one that only its journal has"
+    " any more goes `refold session switch --rebuild` (in the SDK `switch_branch`, rebuild=True)",
     "bad_summary": "summarise whole groups of the active path, from its beginning, with text in it",
-    "unknown_call": "append the call (ToolCallIntended or an assistant message) before what happened to it",
+    "unknown_call": "append the call before what happened to it: an assistant message, or ToolCallIntended"
+    " (in the SDK `tool_intended`)",
     "illegal_transition": "read the call's state and follow intended, approval, started, outcome",
     "already_final": "the first final status stands; correct it with a new call",
     "too_many_open_calls": "complete, fail or deny open calls first",
@@ -164,9 +166,12 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "batch_gap": "send the missing batches, in order; one producer writes an attempt's batches",
     "batches_missing": "wait until the last batch is durable, then append GenerationFinished anew",
     "digest_mismatch": "take length and digest from the batches that were sent, or fail the generation",
-    "unknown_run": "append RunStarted and wait for its ruling before what happens in the run",
-    "unknown_step": "append StepStarted and wait for its ruling before the step's outcome",
-    "pin_mismatch": "leave the run to workers of its version, or move the pin (RunPinMoved)",
+    "unknown_run": "append RunStarted (in the SDK `agent.start`) and wait for its ruling before"
+    " what happens in the run",
+    "unknown_step": "append StepStarted (in the SDK `run.step`) and wait for its ruling before"
+    " the step's outcome",
+    "pin_mismatch": "leave the run to agents of its version, or move the pin"
+    " (RunPinMoved, `refold run move-pin`)",
     "runs_full": "end open runs, or keep outputs, inputs and names of steps short",
     "busy": "wait until the answer under way has ended, or set the policy on_busy to another value",
     "children_full": "begin a new session, or let a child have the further children",

@@ -175,5 +175,7 @@ def _rule_switch(session: Session, event: BranchSwitched) -> Duplicate | Rejecte
     if place and place == session.head:
         return Duplicate(0)
     if tree_message(session, place) is None:
-        return Rejected("unknown_message", "the message is not held: append to it by parent_id instead")
+        return Rejected(
+            "unknown_message", "the state does not hold the message: rebuild its path from the journal"
+        )
     return None

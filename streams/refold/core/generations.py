@@ -112,7 +112,7 @@ def _rule_lease(holder: str, lease_ms: int) -> Rejected | None:
 
 def _rule_started(session: Session, event: GenerationStarted) -> Duplicate | Rejected | None:
     wrong = (
-        _bad_name(event.generation_id, "generation_id")
+        _bad_name(event.generation_id, "the generation's id")
         or _bad_name(event.message_id, "message_id")
         or _bad_name(event.generator, "generator")
         or _rule_lease(event.holder, event.lease_ms)
@@ -122,7 +122,7 @@ def _rule_started(session: Session, event: GenerationStarted) -> Duplicate | Rej
     if wrong is not None:
         return wrong
     if "#" in event.generation_id:
-        return Rejected("bad_id", "generation_id has a #, which separates it from the session in a key")
+        return Rejected("bad_id", "the generation's id has a #, which separates it from the session in a key")
     if event.reply_to == event.message_id:
         return Rejected("bad_value", "a message cannot answer itself")
     if event.durability not in DURABILITIES:
@@ -198,7 +198,7 @@ def _rule_attempted(row: Generation, event: GenerationAttempted, now_ms: int) ->
 def _rule_renewed(row: Generation, event: GenerationLeaseRenewed) -> Rejected | None:
     wrong = _rule_lease(event.holder, event.lease_ms)
     if wrong is None and event.provider_response_id is not None:
-        wrong = bad_id(event.provider_response_id, "provider_response_id")
+        wrong = bad_id(event.provider_response_id, "the provider's response id")
     if wrong is not None:
         return wrong
     if not is_open(row):
@@ -241,7 +241,7 @@ def _rule_finish(row: Generation, event: GenerationFinished) -> Rejected | None:
     if (message.message_id, message.parent_id, message.role) != (row.message_id, row.reply_to, "assistant"):
         return Rejected(
             "bad_value",
-            "the message must have the generation's message_id, its reply_to as parent_id, role assistant",
+            "the message must have the generation's message_id, its reply_to as parent, role assistant",
         )
     return None
 

@@ -162,7 +162,8 @@ def rule_opened(session: Session, event: SessionOpened) -> Duplicate | Rejected 
     if same:
         return Duplicate(session.opened_seq)
     return Rejected(
-        "conflict", f"opened at seq {session.opened_seq} with another configuration: append SessionConfigured"
+        "conflict",
+        f"opened at seq {session.opened_seq} with another configuration: configure it (SessionConfigured)",
     )
 
 

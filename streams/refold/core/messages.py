@@ -98,7 +98,7 @@ def _rule_role(role: str) -> Rejected | None:
 
 def _rule_links(session: Session, event: MessageAppended) -> Duplicate | Rejected | None:
     """Parent, replaced message, calls and results."""
-    for value, name in ((event.parent_id, "parent_id"), (event.replaces, "replaces")):
+    for value, name in ((event.parent_id, "the parent's id"), (event.replaces, "replaces")):
         if value:
             wrong = bad_reference(value, name)
             if wrong is not None:
@@ -106,7 +106,7 @@ def _rule_links(session: Session, event: MessageAppended) -> Duplicate | Rejecte
     if event.parent_id == event.message_id:
         return Rejected("bad_value", "a message cannot follow itself")
     if event.replaces is not None and event.parent_id is None and event.replaces not in session.held:
-        return Rejected("unknown_message", "the replaced message is not held: name the parent in parent_id")
+        return Rejected("unknown_message", "the replaced message is not held: name its parent too")
     for call in event.calls:
         for value, name in ((call.call_id, "call_id"), (call.tool, "the tool's name")):
             wrong = bad_id(value, name)

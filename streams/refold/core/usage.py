@@ -186,7 +186,7 @@ def rule_usage(event: UsageEvent) -> Rejected | None:
             return Rejected("bad_value", f"counts must be 0 to {USAGE_VALUE_MAX}")
         return None
     if isinstance(event, UsageAdmitted | UsageReleased):
-        wrong = _bad_name(event.lease_id, "lease_id")
+        wrong = _bad_name(event.lease_id, "the lease's id")
         if wrong is not None:
             return wrong
     if isinstance(event, UsageAdmitted) and not 1 <= event.lease_ms <= USAGE_LEASE_MS_MAX:
