@@ -409,7 +409,9 @@ async def test_a_parent_that_is_not_there_is_told(
     """Goal: who mistypes a parent learns why the conversation is gone, and how to have it back."""
     s = rf.session(new_id("parents"))
     await s.append("hello", message_id="m1")
-    await s.append("lost", parent="m11", message_id="m2", wait="accepted")
+    lost = await (await s.append("lost", parent="m11", message_id="m2")).ruling()
+    assert (lost.status, lost.note) == ("accepted", "no_parent")
+    assert "parent" in str(lost.reason)
     context = await s.context()
     assert ([m["content"] for m in context.messages], context.missing_parent) == (["lost"], "m11")
     missing = f"goes on from message 'm11', which session {s.id!r} does not have"
@@ -425,12 +427,17 @@ async def test_a_parent_that_is_not_there_is_told(
     assert (await s.context(min_seq=3)).missing_parent is None
 
 
-async def test_a_result_of_a_call_that_is_not_there_is_listed(kafka: Kafka, prefix: str, rf: Refold) -> None:
+async def test_a_result_of_a_call_that_is_not_there_is_told_and_listed(
+    kafka: Kafka, prefix: str, rf: Refold, caplog: pytest.LogCaptureFixture
+) -> None:
     """Goal: who mistypes a call's id finds the result, and the id it names, by looking at the session."""
     s = rf.session(new_id("orphans"))
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     await s.append({"role": "assistant", "content": None, "tool_calls": [call]})
-    await s.append({"role": "tool", "tool_call_id": "c2", "content": "rain"}, message_id="r1")
+    rain = await s.append({"role": "tool", "tool_call_id": "c2", "content": "rain"}, message_id="r1")
+    told = await rain.ruling()
+    assert (told.status, told.seq, told.note) == ("accepted", 2, "no_call")
+    assert "no call of the id" in str(told.reason)
     await s.tool_completed("op-9", "wind", result_message_id="r2", wait="accepted")
     view = await s.state()
     assert view is not None
@@ -438,6 +445,9 @@ async def test_a_result_of_a_call_that_is_not_there_is_listed(kafka: Kafka, pref
     assert found == [("r1", 2, None, "c2", "done"), ("r2", 3, "op-9", None, "done")]
     context = await s.context()
     assert context.waiting_results == 2
+    assert "no call of session" in caplog.text
+    assert "'c2', 'op-9'" in caplog.text
+    assert not {"rain", "wind"} & set(re.findall(r"\w+", caplog.text))
     assert not {"rain", "wind"} & {message["content"] for message in context.messages}
     shown = await asyncio.to_thread(refold, kafka.bootstrap, prefix, "session", "show", s.id)
     rows = [line.split() for line in shown.stdout.splitlines()]

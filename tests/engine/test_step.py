@@ -18,14 +18,17 @@ from refold.engine.assignment import Assignment
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
 from refold.engine.forwards import HOPS_MAX
-from refold.engine.overlay import Overlay, apply
+from refold.engine.overlay import Noted, Overlay, apply
+from refold.engine.rulings import line
 from refold.engine.sabotage import Sabotage
 from refold.engine.step import Effects, Limits, step
 from refold.engine.usage import Usages
 from refold.errors import StorageError, UnavailableError
 from refold.topology.names import TopicNames
 from refold.wire.envelope import encode_envelope
+from refold.wire.events import event_payload
 from refold.wire.journal import decode_journal
+from refold.wire.owner import RulingLine
 from refold.wire.snapshot import decode_session, encode_snapshot
 
 SLOTS = SlotMap(4)
@@ -92,6 +95,11 @@ def record(value: bytes | None, offset: int = 0, **changes: Any) -> Record:
 
 def event(number: int, session: str = "s1", **changes: object) -> bytes:
     return encode_envelope(message_event(number, session, **changes))
+
+
+def appended(number: int, parent: str | None) -> bytes:
+    body = {"message_id": f"m{number}", "parent_id": parent, "role": "user", "content": []}
+    return event(number, payload=event_payload("MessageAppended", body))
 
 
 def code_of(effects: Effects) -> str:
@@ -335,6 +343,20 @@ def test_a_fold_that_raises_quarantines_the_session_and_parks_its_events(
 
 
 # --- overlay ---------------------------------------------------------------------------------------------
+
+
+def test_a_note_on_an_accepted_event_is_ruled_with_it() -> None:
+    """B3, L6: what an id did not find is in the ruling, and in no record."""
+    view, overlay = View(), Overlay()
+    part = overlay.part(PARTITION, 7, 0)
+    for offset, parent in enumerate([None, "typo", "m1"]):
+        one = record(appended(offset + 1, parent), offset)
+        apply(overlay, part, one, step(view, one))
+    assert [ruled[0] for ruled in part.rulings.values()] == [1, Noted(2, "no_parent"), 3]
+    told = line(PARTITION, 1, part.rulings[1])
+    assert (told.status, told.seq, told.note) == ("accepted", 2, "no_parent")
+    assert RulingLine.from_bytes(told.to_bytes()) == told
+    assert b'"n"' not in line(PARTITION, 0, part.rulings[0]).to_bytes(), "as older clients know it"
 
 
 def test_the_overlay_collects_per_partition_and_drops_whole_partitions() -> None:

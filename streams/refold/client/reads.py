@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from refold.client.completion import complete
 from refold.client.connection import Connection
@@ -23,6 +23,9 @@ from refold.missing import no_parent, no_session
 from refold.wire.parts import Part
 
 log = logging.getLogger("refold.client")
+
+#: Ids in a warning: a turn has few calls, and what is known by a call id alone waits for its turn only.
+NAMED_MAX: Final = 8
 
 
 class SessionReads:
@@ -119,7 +122,8 @@ class SessionReads:
         agents' words the user's, with their names; not for ``raw``.
 
         Where the path was begun with a wrong ``parent``, nothing before it is shown: ``missing_parent`` of
-        the answer names it, and so does a warning in the log ``refold.client``.
+        the answer names it, and so does a warning in the log ``refold.client``; another one names the ids of
+        tool results that no call has.
 
         Raises NotFound for a session that does not exist, and as :meth:`state`.
         """
@@ -133,6 +137,14 @@ class SessionReads:
                 "tenant %s: %s (docs/guides/producing.md#parents)",
                 self.tenant,
                 no_parent(self.id, missing, heads),
+            )
+        if found.data["context"]["waiting_results"] and (names := _without_call(found)):
+            log.warning(
+                "tenant %s: no call of session %s has the ids of results that wait outside its context: %s"
+                " (docs/guides/producing.md#results)",
+                self.tenant,
+                self.id,
+                ", ".join(names[:NAMED_MAX]),
             )
         return render(found, data, format, view)
 
@@ -176,3 +188,14 @@ class SessionReads:
 
     def _all_events(self, after: int, limit: int | None) -> AsyncGenerator[SessionEvent, None]:
         return session_events(self._connection, self.tenant, self.id, self.key, after, limit)
+
+
+def _without_call(view: SnapshotView) -> list[str]:
+    """Ids of the results that wait because no call has them, each as the result names it. A call that is
+    known, whose message has not come, is as it should be."""
+    rows = view.data["tools"]
+    known = {row["operation_id"] for row in rows} | {row["call_id"] for row in rows}
+    named = [(one.operation_id, one.call_id) for one in view.waiting_results]
+    return [
+        repr(operation or call) for operation, call in named if known.isdisjoint({operation, call} - {None})
+    ]

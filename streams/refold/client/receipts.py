@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from refold.client.limits import RULING_TIMEOUT_S
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery
+from refold.core.notes import NOTES
 from refold.errors import RefoldError
 from refold.wire.owner import RulingLine, RulingStatus
 
@@ -18,12 +19,17 @@ class Ruling:
     ``accepted``: it is number ``seq`` of its session. ``duplicate``: it repeats the event ``seq`` (0 when
     that can no longer be told) and changed nothing. ``rejected``: it changed nothing; ``code`` is one of
     ``refold.core.codes`` and ``reason`` says why.
+
+    ``note``: of an accepted event that names what the session does not hold, so that most likely an id is
+    mistyped: ``no_call`` for a result without its call, ``no_parent``. ``reason`` says what that means. The
+    owner tells it while it remembers the ruling: not of a duplicate, nor where only the journal is left.
     """
 
     status: RulingStatus
     seq: int | None
     code: str | None = None
     reason: str | None = None
+    note: str | None = None
 
     @property
     def accepted(self) -> bool:
@@ -81,4 +87,7 @@ class Receipt:
 
 
 def ruling_of(line: RulingLine) -> Ruling:
-    return Ruling(line.status, line.seq, line.code, line.reason)
+    reason = line.reason
+    if line.note is not None:
+        reason = next((words for note, words in NOTES.items() if note == line.note), None)
+    return Ruling(line.status, line.seq, line.code, reason, line.note)

@@ -39,7 +39,7 @@ from refold.wire.owner import RulingLine, RulingStatus
 Position = tuple[int, int]
 TopicLookup = Callable[[Delivery], Awaitable[RulingLine | None]]
 Observer = Callable[[RulingLine], None]
-_Said = tuple[RulingStatus, int | None, str | None, str | None]
+_Said = tuple[RulingStatus, int | None, str | None, str | None, str | None]
 
 #: A direct look-up gives up after this long and the loop looks the owner up again.
 LOOKUP_TIMEOUT_S: Final = 2.0
@@ -235,7 +235,7 @@ class Rulings:
 
     def _known(self, line: RulingLine) -> RulingLine:
         position = (line.partition, line.offset)
-        self._kept[position] = (line.status, line.seq, line.code, line.reason)
+        self._kept[position] = (line.status, line.seq, line.code, line.reason, line.note)
         if len(self._kept) > RULINGS_KEPT_MAX:
             self._kept.popitem(last=False)
         if (observer := self._observers.pop(position, None)) is not None:
@@ -246,5 +246,5 @@ class Rulings:
 
 
 def _line(position: Position, said: _Said) -> RulingLine:
-    status, seq, code, reason = said
-    return RulingLine(position[0], position[1], status, seq, code, reason)
+    status, seq, code, reason, note = said
+    return RulingLine(position[0], position[1], status, seq, code, reason, note)

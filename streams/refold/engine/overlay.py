@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from refold.core.notes import Note
 from refold.core.rulings import Accepted, Duplicate, Rejected
 from refold.engine.cache import Entry
 from refold.engine.chunks import Record
@@ -69,9 +70,16 @@ class Touched:
         self.seq = 0
 
 
+class Noted(NamedTuple):
+    """Accepted as ``seq``, with something to tell (:mod:`refold.core.notes`)."""
+
+    seq: int
+    note: Note
+
+
 #: A ruling and the stamp of the producer it is for. The common one, accepted, is only its seq, and the pair a
 #: plain tuple: thousands of these are kept, and the cycle collector soon lets go of what holds no objects.
-Ruled: TypeAlias = tuple[int | Duplicate | Rejected, str | None]
+Ruled: TypeAlias = tuple[int | Noted | Duplicate | Rejected, str | None]
 
 
 class PartitionOverlay:
@@ -222,7 +230,8 @@ def apply(overlay: Overlay, part: PartitionOverlay, record: Record, effects: Eff
         overlay.forwards += 1
     else:
         if isinstance(ruling, Accepted):
-            part.rulings[record.offset] = (ruling.seq, effects.producer_id)
+            seq, note = ruling.seq, effects.note
+            part.rulings[record.offset] = (seq if note is None else Noted(seq, note), effects.producer_id)
         else:
             part.rulings[record.offset] = (ruling, effects.producer_id)
             if isinstance(ruling, Rejected):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from refold.core.rulings import Duplicate
-from refold.engine.overlay import PartitionOverlay, Ruled
+from refold.engine.overlay import Noted, PartitionOverlay, Ruled
 from refold.wire.owner import RulingLine
 
 #: Rulings remembered over all partitions: 65 s at 1 000 events/s, 2 s at full speed; a producer that asks
@@ -124,6 +124,8 @@ def line(partition: int, offset: int, ruled: Ruled) -> RulingLine:
     ruling = ruled[0]
     if isinstance(ruling, int):
         return RulingLine(partition, offset, "accepted", ruling)
+    if isinstance(ruling, Noted):
+        return RulingLine(partition, offset, "accepted", ruling.seq, note=ruling.note)
     if isinstance(ruling, Duplicate):
         return RulingLine(partition, offset, "duplicate", ruling.of_seq)
     return RulingLine(partition, offset, "rejected", None, ruling.code, ruling.reason)

@@ -16,6 +16,7 @@ from refold.core.decide import decide
 from refold.core.envelope import Envelope
 from refold.core.events import Event, GenerationFinished, Opaque
 from refold.core.evolve import evolve
+from refold.core.notes import Note, note_on
 from refold.core.rulings import Accepted, Duplicate, Parked, Rejected, Ruling
 from refold.core.slots import split_key
 from refold.core.usage import UsageEvent
@@ -53,6 +54,7 @@ class Effects:
         "deleted",
         "entry",
         "journal",
+        "note",
         "opaque",
         "outputs",
         "producer_id",
@@ -75,6 +77,8 @@ class Effects:
         self.entry = entry
         self.journal = journal
         self.outputs = outputs
+        #: What its writer most likely did not mean.
+        self.note: Note | None = None
         #: What an accepted event does to side rows.
         self.side: tuple[SideChange, ...] = ()
         #: Accepted without being understood.
@@ -169,6 +173,7 @@ def _accept(
             ),
             env.producer_id,
         )
+    note = note_on(session, event)
     was = markers.before(session, event)
     relatives = family.before(session, event) if session.children else None
     watch = watching()
@@ -176,6 +181,7 @@ def _accept(
         watch.forget()
     evolve(session, ruling.seq, ruling.time_ms, record.partition, record.offset, env, event)
     effects = Effects(ruling, env.producer_id, entry, (Journal(key, value, headers),))
+    effects.note = note
     if was is not None:
         effects.outputs = markers.outputs(view.topics, record.partition, key, session, ruling, event, was)
     if relatives is not None:

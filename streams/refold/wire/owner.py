@@ -27,7 +27,8 @@ class RulingLine:
     """The fold's ruling on the inbox record at ``(partition, offset)``.
 
     ``seq``: of the accepted event; for a duplicate the seq it repeats, 0 when that can no longer be told;
-    ``None`` for a rejection. ``code`` and ``reason`` are set for a rejection only.
+    ``None`` for a rejection. ``code`` and ``reason`` are set for a rejection only; ``note`` for an accepted
+    event whose writer most likely did not mean it so (:mod:`refold.core.notes`).
     """
 
     partition: int
@@ -36,19 +37,21 @@ class RulingLine:
     seq: int | None = None
     code: str | None = None
     reason: str | None = None
+    note: str | None = None
 
     def to_bytes(self) -> bytes:
         """One NDJSON line without its line end."""
-        return orjson.dumps(
-            {
-                "p": self.partition,
-                "o": self.offset,
-                "s": self.status,
-                "q": self.seq,
-                "c": self.code,
-                "r": self.reason,
-            }
-        )
+        row = {
+            "p": self.partition,
+            "o": self.offset,
+            "s": self.status,
+            "q": self.seq,
+            "c": self.code,
+            "r": self.reason,
+        }
+        if self.note is not None:
+            row["n"] = self.note
+        return orjson.dumps(row)
 
     @classmethod
     def from_bytes(cls, line: bytes) -> RulingLine:
@@ -65,6 +68,7 @@ class RulingLine:
                 seq=row.get("q"),
                 code=row.get("c"),
                 reason=row.get("r"),
+                note=row.get("n"),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnavailableError(
