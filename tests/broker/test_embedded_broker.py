@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from refold.broker import EmbeddedBroker, inspect, jars
-from refold.broker.others import others
+from refold.broker.others import command_of, others
 from refold.broker.ports import PortInUse, choose
 from refold.cli import broker as broker_commands
 from refold.cli.main import run
@@ -441,18 +441,43 @@ def test_an_unreachable_repository_names_the_ways_out(
 
 
 def test_a_broker_of_another_directory_is_told(
-    kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: whoever looks for a broker learns of the one that a demo or another terminal left running."""
+    """Goal: whoever looks for a broker learns of the one that a demo or another terminal left running; one that
+    a running program has for itself is not offered."""
     if kafka.broker is None:
         pytest.skip("the tests' Kafka is no broker of refold's")
     assert broker_commands.DEMO_FILE == STATE_FILE
     [other] = [one for one in others(tmp_path) if one.bootstrap == kafka.bootstrap]
     assert other.pids == (inspect(other.directory).pid,)
+    assert other.owner is not None
+    assert (other.owner.pid, "pytest" in other.owner.command) == (os.getpid(), True)
     assert kafka.bootstrap not in {one.bootstrap for one in others(other.directory)}
     # Of many, the first ones are shown.
+    monkeypatch.setattr(broker_commands, "OTHERS_SHOWN_MAX", 100)
     for command in ("status", "down"):
         run(["broker", command, "--dir", str(tmp_path / "none")])
-        assert "another broker runs at 127.0.0.1:" in capsys.readouterr().err
+        told = next(line for line in capsys.readouterr().err.splitlines() if kafka.bootstrap in line)
+        assert "another broker runs at 127.0.0.1:" in told
+        assert f"(pid {os.getpid()}), and ends with it" in told, "it is the tests'"
+        assert "broker down" not in told
     assert run(["broker", "status", "--dir", str(other.directory)]) == 0
     assert "another" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (
+            ["/v/bin/python", "-m", "refold.cli.main", "verify", "chaos", "--seconds", "60"],
+            "refold verify chaos",
+        ),
+        (["/v/bin/python3.11", "/v/bin/refold", "--debug", "verify", "storm"], "refold"),
+        (["/v/bin/python", "/v/bin/refold", "verify", "runs", "--agent", "m:o"], "refold verify runs"),
+        (["python", "-m", "bench.throughput", "--json"], "bench.throughput"),
+        (["/usr/bin/pytest", "-q"], "pytest"),
+        ([], "a process"),
+    ],
+)
+def test_an_owner_is_named_by_its_command_without_options(line: list[str], command: str) -> None:
+    assert command_of(line) == command

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import psutil
 
 #: As in :mod:`refold.broker.process`, which this file does not import to stay small.
 CREATION_TOLERANCE_S = 2.0
+#: The end of the path it is run by, in whichever installation.
+WATCHDOG_FILE = "/refold/broker/watchdog.py"
 
 
 class Watchdog:
@@ -33,6 +36,13 @@ class Watchdog:
         """Blocks for a moment. After it the broker may outlive the owner."""
         with contextlib.suppress(OSError):
             self._process.communicate(b"stand down")
+
+
+def guarded_pid(line: Sequence[str]) -> int | None:
+    """The broker that a process with this command line looks after; ``None``: it is no watchdog."""
+    if len(line) < 3 or not line[-3].endswith(WATCHDOG_FILE) or not line[-2].isdecimal():
+        return None
+    return int(line[-2])
 
 
 def main(pid: int, created: float) -> None:

@@ -247,6 +247,13 @@ def _tell_others(directory: Path) -> None:
 
     found = others(directory)
     for other in found[:OTHERS_SHOWN_MAX]:
+        begin = f"another broker runs at {other.bootstrap}, in {other.directory}"
+        if other.owner is not None:
+            typer.echo(
+                f"{begin}: it belongs to {other.owner.command} (pid {other.owner.pid}), and ends with it",
+                err=True,
+            )
+            continue
         of_demo = other.directory.parent
         stop = (
             f"refold demo --down --dir {of_demo}"
@@ -254,8 +261,7 @@ def _tell_others(directory: Path) -> None:
             else f"refold broker down --dir {other.directory}"
         )
         typer.echo(
-            f"another broker runs at {other.bootstrap}, in {other.directory}: to use it, export"
-            f" REFOLD_BOOTSTRAP={other.bootstrap}; to stop it, {stop}",
+            f"{begin}: to use it, export REFOLD_BOOTSTRAP={other.bootstrap}; to stop it, {stop}",
             err=True,
         )
     if len(found) > OTHERS_SHOWN_MAX:
