@@ -27,6 +27,12 @@ class RefoldError(Exception):
     """Base of all deliberate errors. The text names the likely cause and the way out."""
 
     exit_code: ClassVar[int] = 70
+    #: What was found when somebody looked why (:func:`refold.servers.with_cause`); the end of the text then.
+    cause: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.cause is None else f"{text.rstrip(' .')}. Cause: {self.cause}."
 
 
 class UsageError(RefoldError):
@@ -56,7 +62,7 @@ class UnavailableError(RefoldError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        #: The brokers that were asked, where none answered: a command then says why.
+        #: The brokers that were asked, where none answered: it can be looked up why.
         self.bootstrap: str | None = None
 
 

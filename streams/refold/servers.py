@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from refold.errors import RefoldError, UnavailableError
+
 #: librdkafka's own, where an address has none.
 PORT_DEFAULT: Final = 9092
 PORT_MAX: Final = 65_535
@@ -58,6 +60,14 @@ def why_nobody_answers(servers: str) -> str:
     looks = [_look(host, port) for host, port in asked]
     told = dict.fromkeys(look() for look in looks)
     return "; ".join(told)
+
+
+def with_cause(error: RefoldError) -> RefoldError:
+    """The error, its text with the cause at its end where no broker answered. Blocks as
+    :func:`why_nobody_answers` where nobody has looked yet; returns what it was given."""
+    if isinstance(error, UnavailableError) and error.bootstrap and error.cause is None:
+        error.cause = why_nobody_answers(error.bootstrap)
+    return error
 
 
 def _look(host: str, port: int) -> Callable[[], str]:

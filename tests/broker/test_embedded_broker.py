@@ -443,8 +443,8 @@ def test_an_unreachable_repository_names_the_ways_out(
 def test_a_broker_of_another_directory_is_told(
     kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: whoever looks for a broker learns of the one that a demo or another terminal left running; one that
-    a running program has for itself is not offered."""
+    """Goal: whoever looks for a broker learns of the one that a demo or another terminal left running; one
+    that a running program has for itself is not offered."""
     if kafka.broker is None:
         pytest.skip("the tests' Kafka is no broker of refold's")
     assert broker_commands.DEMO_FILE == STATE_FILE

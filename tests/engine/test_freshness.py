@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from refold.engine.freshness import Freshness
 from refold.engine.lifecycle import State
-from refold.engine.outage import AGAIN_S, Outage
+from refold.topology.outage import AGAIN_S, Outage
 
 
 class _Metrics:
@@ -61,7 +61,13 @@ class _Worker:
         self.anew: list[int] = []
         self.metrics, self.log = _Metrics(), _Log()
         self.seconds, self.quiet, self.failure, self.silent = 0.0, False, 0, False
-        self.outage = Outage("b:1", self._ask, log=self.log, quiet=self._quieten, clock=lambda: self.seconds)
+        self.outage = Outage(
+            "b:1",
+            self._ask,
+            log=self.log,
+            quiet=self._quieten,
+            clock=lambda: self.seconds,
+        )
         self.freshness = Freshness(
             self,  # type: ignore[arg-type]
             SimpleNamespace(inbox_ends=self._ends),  # type: ignore[arg-type]

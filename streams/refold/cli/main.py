@@ -187,7 +187,7 @@ def _print_anything() -> None:
 def _report(err: Exception) -> int:
     if ROOT.debug:
         traceback.print_exception(err)
-    known = _translate(err)
+    known = servers.with_cause(_translate(err))
     text = str(known).rstrip()
     if (
         not isinstance(err, RefoldError)
@@ -196,8 +196,6 @@ def _report(err: Exception) -> int:
     ):
         print(ctx.get_usage(), file=sys.stderr)
         text = f"{text.rstrip('.')}. Try `{ctx.command_path} --help`."
-    if isinstance(known, UnavailableError) and known.bootstrap:
-        text = f"{text} Cause: {servers.why_nobody_answers(known.bootstrap)}."
     print(f"error: {plain_lines(text)}", file=sys.stderr, flush=True)
     return known.exit_code
 

@@ -163,8 +163,9 @@ def replay(
 
     The worker judges them anew. Replaying twice is harmless: what was accepted is then a duplicate.
     """
-    from refold.cli.rejected_records import HOPELESS, way_out
+    from refold.cli.rejected_records import HOPELESS
     from refold.cli.rejected_topic import RejectedTopic
+    from refold.core.codes import way_out
 
     if not (records or code or origin or since or until or everything):
         raise UsageError("say what to replay: PARTITION/OFFSET, --code, --origin, --since, --until or --all.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from refold.core.codes import WAY_OUT
+from refold.core.codes import way_out
 from refold.core.slots import SlotMap
 from refold.topology.names import TopicNames
 
@@ -132,11 +132,6 @@ class Selection:
 def readable(data: bytes | None) -> str | None:
     """Text where it is UTF-8, escapes where not; never fails."""
     return None if data is None else data.decode("utf-8", "backslashreplace")
-
-
-def way_out(code: str) -> str | None:
-    """What to do about a code; ``None`` for a code of a newer version."""
-    return next((text for known, text in WAY_OUT.items() if known == code), None)
 
 
 def source_topic(record: RejectedRecord, names: TopicNames) -> str:

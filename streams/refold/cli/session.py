@@ -449,6 +449,7 @@ def delete(
     """Forget a session's state. The journal keeps its events; the next event begins a new session."""
     out = Output(as_json)
     out.confirm(f"Delete the state of session {session!r}?", yes=yes)
+    from refold.client import Refused
 
     async def work(rf: Refold) -> dict[str, Any]:
         chat = rf.session(session)
@@ -456,11 +457,11 @@ def delete(
         ruling = await receipt.ruling()
         if ruling.status == "duplicate":
             raise no_session(chat.tenant, chat.id)
+        if not ruling.in_effect:
+            raise Refused(receipt.event_id, ruling)
         return {"session": session, "status": ruling.status, "seq": ruling.seq, "code": ruling.code}
 
     done = with_client(bootstrap, prefix, tenant, work)
-    if done["status"] == "rejected":
-        raise UsageError(f"the deletion was rejected: {done['code']}.")
     out.say(f"session {session} deleted at seq {done['seq']}")
     out.result(done)
 

@@ -114,12 +114,18 @@ class Connection:
         self.blobs = BlobStore(settings.blobs.url)
         self.inline_bytes_max = settings.blobs.inline_bytes_max
         self.request_timeout_s = settings.client.request_timeout_ms / 1000
-        self.sender = Sender(options.kafka_config("producer"), settings.client.delivery_timeout_ms)
-        self.reader_config = options.kafka_config("reader")
-        self.readers = ReaderPool(self.reader_config)
         directory = self._directory = Directory(
             options.kafka_config("producer"), self.names.group, self.names.inbox, self.request_timeout_s
         )
+        self.watch = directory.watch
+        told = {"error_cb": self.watch.told}
+        self.sender = Sender(
+            {**options.kafka_config("producer"), **told},
+            settings.client.delivery_timeout_ms,
+            because=self.watch.because,
+        )
+        self.reader_config = {**options.kafka_config("reader"), **told}
+        self.readers = ReaderPool(self.reader_config, self.watch.because)
         token = settings.client.bearer_token
         self.owners = Owners(
             Router(directory),
@@ -129,7 +135,7 @@ class Connection:
         self.usage = UsageReads(self.owners, lambda: self.slots.partitions)
         self.gates = Gates()
         self.fallback = Fallback(self.readers, directory, self.names)
-        self.rulings = Rulings(self.owners, options.producer_id, self.fallback.ruling)
+        self.rulings = Rulings(self.owners, options.producer_id, self.fallback.ruling, self.watch.because)
         self.slots = SlotMap(1)
         #: One counter for all sessions: per session it only has to rise, and nothing has to be remembered.
         self.counter = itertools.count(1)
@@ -154,6 +160,7 @@ class Connection:
             )
         for lane in list(self._busy):
             lane.close()
+        await self.watch.close()
         await self.rulings.close()
         await self.owners.router.close()
         await self.sender.close(1.0)

@@ -24,6 +24,7 @@ from refold.client.limits import (
     SEEK_FETCH_BYTES,
     SWEEP_GAP_RECORDS_MAX,
 )
+from refold.client.watch import Because, as_it_is
 from refold.errors import (
     ConfigError,
     NotFound,
@@ -240,8 +241,9 @@ class ReaderPool:
     go on for minutes behind everybody's back, and keep the process from ending.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], because: Because = as_it_is) -> None:
         self._config = config
+        self._because = because
         self._idle: list[Reader] = []
         self._busy: set[Reader] = set()
         self._lock = threading.Lock()
@@ -277,6 +279,9 @@ class ReaderPool:
 
         try:
             return await asyncio.to_thread(run)
+        except (TransientError, UnavailableError) as error:
+            self._because(error)
+            raise
         except asyncio.CancelledError:
             # In this order: the thread looks at the event after it has entered its reader.
             given_up.set()

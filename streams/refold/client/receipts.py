@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from refold.client.limits import RULING_TIMEOUT_S
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery
+from refold.core.codes import way_out
 from refold.core.notes import NOTES
 from refold.errors import RefoldError
 from refold.wire.owner import RulingLine, RulingStatus
@@ -42,12 +43,15 @@ class Ruling:
 
 
 class Refused(RefoldError):
-    """The fold rejected an event that the caller needed accepted. ``ruling`` has code and reason."""
+    """The fold rejected an event that the caller needed accepted. ``ruling`` has code and reason; the text
+    also says what to do."""
 
     exit_code = 65
 
     def __init__(self, event_id: str, ruling: Ruling) -> None:
-        super().__init__(f"event {event_id} was rejected, {ruling.code}: {ruling.reason}")
+        text = f"event {event_id} was rejected, {ruling.code}: {ruling.reason}."
+        what = way_out(ruling.code)
+        super().__init__(text if what is None else f"{text} What to do: {what}.")
         self.event_id = event_id
         self.ruling = ruling
 

@@ -16,11 +16,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from refold.client.limits import HELD_S_MAX, ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
+from refold.client.watch import Watch
 from refold.core.rendezvous import ranking
 from refold.errors import ConfigError, PermissionDenied, UnavailableError
+from refold.servers import with_cause
 from refold.topology.failures import explain
 from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.lasting import lasting
+from refold.topology.outage import ASK_TIMEOUT_S
 
 CLIENT_ID_PREFIX: Final = "refold"
 
@@ -65,6 +68,7 @@ class Directory:
         self._group = group
         self._inbox = inbox
         self._timeout_s = timeout_s
+        self.watch = Watch(self._bootstrap, lambda: self._admin.list_topics(inbox, timeout=ASK_TIMEOUT_S))
 
     async def partition_count(self, timeout_s: float) -> int:
         """Partitions of the inbox as the cluster has them now; raises when there is no such topic."""
@@ -72,7 +76,8 @@ class Directory:
         try:
             metadata = await asyncio.to_thread(self._admin.list_topics, topic, timeout_s)
         except KafkaException as error:
-            raise explain(error, doing=f"looking for topic {topic!r}", bootstrap=self._bootstrap) from None
+            found_out = explain(error, doing=f"looking for topic {topic!r}", bootstrap=self._bootstrap)
+            raise await asyncio.to_thread(with_cause, found_out) from None
         found = metadata.topics[topic]
         if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise PermissionDenied(
@@ -92,11 +97,13 @@ class Directory:
             answer = self._admin.describe_consumer_groups([self._group], request_timeout=self._timeout_s)
             description = await asyncio.wrap_future(answer[self._group])
         except KafkaException as error:
-            raise UnavailableError(
+            self.watch.doubt()
+            unknown = UnavailableError(
                 f"cannot describe consumer group {self._group!r} ({error.args[0].str()}): "
                 "is the cluster reachable, and may this principal DESCRIBE the group?",
                 retry_after_s=ROUTE_REFRESH_MIN_S,
-            ) from None
+            )
+            raise self.watch.because(unknown) from None
         owners: dict[int, Owner] = {}
         workers: list[Owner] = []
         for member in description.members:
@@ -124,9 +131,12 @@ class Directory:
                     if time.monotonic() >= held_until:
                         break
         except KafkaException as error:
-            raise UnavailableError(
-                f"cannot read the offsets of group {self._group!r} ({error.args[0].str()})"
-            ) from None
+            self.watch.doubt()
+            unread = UnavailableError(
+                f"cannot read the offsets of group {self._group!r} ({error.args[0].str()}): is the cluster"
+                " reachable, and may this principal DESCRIBE the group?"
+            )
+            raise self.watch.because(unread) from None
         return None if found is None or found[0].offset < 0 else int(found[0].offset)
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from refold.client.limits import (
 )
 from refold.client.owners import NoOwnerAnswers, Owners, RulingForgotten
 from refold.client.sender import Delivery
+from refold.client.watch import Because, as_it_is
 from refold.errors import TransientError, UnavailableError
 from refold.wire.owner import RulingLine, RulingStatus
 
@@ -68,10 +69,13 @@ class _Stream:
 class Rulings:
     """All rulings of one client. Use from one event loop."""
 
-    def __init__(self, owners: Owners, producer_id: str, from_topics: TopicLookup) -> None:
+    def __init__(
+        self, owners: Owners, producer_id: str, from_topics: TopicLookup, because: Because = as_it_is
+    ) -> None:
         self._owners = owners
         self._producer_id = producer_id
         self._from_topics = from_topics
+        self._because = because
         # Exact tuples of plain values: the garbage collector forgets those, and 32 000 objects that it looks
         # through again and again cost every caller pauses of 20 to 50 ms.
         self._kept: OrderedDict[Position, _Said] = OrderedDict()
@@ -128,11 +132,12 @@ class Rulings:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 if (line := await self._from_topics(delivery)) is not None:
                     return self._known(line)
-        raise TransientError(
+        late = TransientError(
             f"the event is durable (inbox partition {delivery.partition}, offset {delivery.offset}) but "
             f"was not ruled on within {timeout_s:g} s: no worker runs for its partition, or it is behind. "
             "It is not lost: await receipt.ruling() again"
         )
+        raise self._because(late)
 
     async def _pursue(
         self, delivery: Delivery, sent_at: float, future: asyncio.Future[RulingLine]

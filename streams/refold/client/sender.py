@@ -24,6 +24,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from refold.client.limits import IN_FLIGHT_EVENTS_MAX, LINGER_MS, POLL_S
+from refold.client.watch import Because, as_it_is
 from refold.errors import ConfigError, PermissionDenied, RefoldError, TransientError, UsageError
 
 Header = tuple[str, bytes]
@@ -56,8 +57,16 @@ TUNING: Final[dict[str, Any]] = {
 class Sender:
     """One producer and its poll thread. Use from one event loop."""
 
-    def __init__(self, config: dict[str, Any], delivery_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        delivery_timeout_ms: int,
+        *,
+        because: Because = as_it_is,
+    ) -> None:
+        """``because`` is called on the delivery thread."""
         self._loop = asyncio.get_running_loop()
+        self._because = because
         self._in_flight = 0
         self._backlog: deque[_Record] = deque()
         # Appended to by whichever thread serves the callbacks (the delivery thread, or flush() while
@@ -187,7 +196,9 @@ class Sender:
         reports: list[tuple[Tell, Outcome]] = [
             (
                 tell,
-                said if isinstance(said, Delivery) else delivery_failure(self._fatal or said[0], said[1]),
+                said
+                if isinstance(said, Delivery)
+                else self._because(delivery_failure(self._fatal or said[0], said[1])),
             )
             for tell, said in told
         ]

@@ -177,3 +177,8 @@ WAY_OUT: Final[Mapping[RejectCode, str]] = {
     "children_full": "begin a new session, or let a child have the further children",
     "facts_full": "remove facts, or keep large values outside and name them by a reference",
 }
+
+
+def way_out(code: str | None) -> str | None:
+    """What to do about a code; ``None`` for one of a newer version."""
+    return next((words for known, words in WAY_OUT.items() if known == code), None)

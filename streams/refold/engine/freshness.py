@@ -1,6 +1,6 @@
 """How far behind the log a worker's live partitions are, looked at once a second; and what is done about one
 whose records wait although nothing holds them (:mod:`refold.engine.stalls`). A look that fails asks whether
-the cluster is there at all (:mod:`refold.engine.outage`)."""
+the cluster is there at all (:mod:`refold.topology.outage`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from confluent_kafka import KafkaException
 
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
-from refold.engine.outage import Outage
 from refold.engine.stalls import Stalls
 from refold.engine.takeover import Cluster
+from refold.topology.outage import Outage
 
 if TYPE_CHECKING:
     from refold.engine.assignment import Partition

@@ -3,7 +3,7 @@
 librdkafka logs each failed connection attempt of each client, and as an error, although it connects again by
 itself; and each aborted transaction as an error, although the engine sends it again (rule A). Whatever is
 final ends the process and is said there. In an outage of the whole cluster, which is said once
-(:mod:`refold.engine.outage`), lines about connections are withheld altogether.
+(:mod:`refold.topology.outage`), lines about connections are withheld altogether.
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ from refold.engine.freshness import Freshness
 from refold.engine.kafkaerrors import error_of
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
-from refold.engine.outage import ASK_TIMEOUT_S, Outage
 from refold.engine.points import Points
 from refold.engine.poll import Poller
 from refold.engine.restore import Restorer
@@ -61,6 +60,7 @@ from refold.errors import (
 from refold.telemetry.metrics import NoMetrics, PrometheusMetrics
 from refold.topology.failures import explain
 from refold.topology.groupoffsets import GroupOffsets
+from refold.topology.outage import ASK_TIMEOUT_S, Outage
 from refold.wire import confluent
 
 log = structlog.get_logger("refold.worker")

@@ -102,7 +102,7 @@ def explain(error: KafkaError | KafkaException, *, doing: str, bootstrap: str) -
     if code in _UNREACHABLE:
         nobody = UnavailableError(
             f"{doing}: no broker answers at {bootstrap} ({text}). Start one with `refold broker up`, or name"
-            " yours with --bootstrap or REFOLD_BOOTSTRAP; behind TLS or SASL set"
+            " yours with --bootstrap or REFOLD_BOOTSTRAP (in code: bootstrap=); behind TLS or SASL set"
             " REFOLD_KAFKA__SECURITY_PROTOCOL.",
             retry_after_s=1.0,
         )
