@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refold.errors import NotFound
+from refold.errors import ConfigError, NotFound
 
 
 def no_session(tenant: str, session: str) -> NotFound:
     """For a session that is not there. Names the tenant: another one is the usual cause."""
+    of, slash, rest = session.partition("/")
+    half = f" An id goes without its tenant: {rest!r}, with --tenant {of}." if slash and rest else ""
     return NotFound(
         f"session {session!r} of tenant {tenant!r} does not exist: it was never opened, it was deleted, or no"
         " worker has ruled on its events yet (`refold worker status`). Another tenant is named with --tenant,"
-        " in code with tenant=."
+        f" in code with tenant=.{half}"
     )
 
 
@@ -22,6 +24,14 @@ def no_run(tenant: str, session: str, run: str) -> NotFound:
         f"session {session!r} of tenant {tenant!r} holds no run {run!r}: `refold session show` lists the ones"
         " it holds, `refold run list` the open ones of all; of those that ended it keeps the last few, its"
         " journal has all (`refold session events`)."
+    )
+
+
+def no_topic(topic: str) -> ConfigError:
+    """For a topic of refold's that the cluster has not."""
+    return ConfigError(
+        f"topic {topic!r} does not exist on this cluster: create the topics with `refold topology apply`, or"
+        " check the prefix (--prefix, REFOLD_TOPIC_PREFIX) and the brokers (--bootstrap, REFOLD_BOOTSTRAP)"
     )
 
 

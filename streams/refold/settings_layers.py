@@ -29,6 +29,12 @@ _WAY_OUT: Final = "see docs/reference/settings.md or run `refold settings --refe
 SECRET_FILE_BYTES_MAX: Final = 64 * 1024
 #: Values in messages are cut here: enough to recognise, too little to flood a terminal.
 SHOWN_CHARS_MAX: Final = 120
+#: Patterns of settings in words.
+PATTERNS: Final[Mapping[str, str]] = {
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "it has letters, digits and . _ - only, a letter or digit first",
+    r"^[A-Za-z0-9._-]+$": "it has letters, digits and . _ - only",
+    r"^[^/]+$": "it has no slash",
+}
 
 #: Short forms of settings that everybody types.
 ALIASES: Final[Mapping[str, str]] = {"REFOLD_BOOTSTRAP": "kafka.bootstrap"}
@@ -147,7 +153,8 @@ def explain(model: type[BaseSettings], err: ValidationError, stack: list[Layer])
         if problem["type"] == "extra_forbidden":
             lines.append(f"{origin.get(path, 'flag')}: unknown setting {path!r}{_closest(path, known)}")
             continue
-        text = problem["msg"].removeprefix("Value error, ")
+        text = PATTERNS.get(problem.get("ctx", {}).get("pattern", ""), problem["msg"])
+        text = text.removeprefix("Value error, ")
         text = text[:1].lower() + text[1:]
         leaf = next((p for p in known if path == p or path.startswith(p + ".")), None)
         if leaf is None:

@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError
 
 from refold import errors
 from refold.cli.main import EXTRAS, NOUNS, load, run
-from refold.cli.options import no_session
 from refold.cli.output import Output
 from refold.errors import InvariantViolation, UsageError
+from refold.missing import no_session
 from refold.topology.failures import explain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +79,14 @@ def test_version() -> None:
     ("args", "text"),
     [
         (("topolgy",), "did you mean `refold topology`"),
-        (("nonsense",), "No such command 'nonsense'"),
+        (("nonsense",), "there is no `refold nonsense`: there are worker, broker, "),
+        (("nonsense",), "Try `refold --help`"),
+        (("show", "session", "chat-1"), "`refold session show`"),
+        (("session", "chat-1", "show"), "`refold session show chat-1`"),
+        (("session", "shw", "chat-1"), "did you mean `refold session show`?"),
+        (("session", "look", "chat-1"), "there are fork, switch, prune, show, "),
+        (("--bootstrap", "x:1", "session", "show", "s"), "Options of a command stand behind it. Try"),
+        (("topology", "render", "foo"), "'foo' is not one of"),
         (("topology", "plan", "--nope"), "No such option"),
         (("topology", "plan", "--partitions", "x"), "'--partitions'"),
         (("rejected", "list", "--code", "nope"), "is no reason code"),
@@ -315,6 +322,21 @@ def test_a_missing_session_is_named_with_its_tenant() -> None:
     assert error.exit_code == 66
     assert "'chat-1' of tenant 'default'" in str(error)
     assert "--tenant" in str(error)
+    assert "without its tenant" not in str(error)
+    assert "goes without its tenant: 'chat/1', with --tenant acme" in str(
+        no_session("default", "acme/chat/1")
+    )
+
+
+def test_a_wrong_choice_is_told_without_pythons_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topology", "render", "foo"]) == 64
+    assert "Value error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("noun", [name for name, noun in NOUNS.items() if noun.verbs])
+def test_a_noun_says_the_same_from_outside_and_from_inside(noun: str) -> None:
+    """Goal: `refold --help` and `refold NOUN --help` do not contradict each other."""
+    assert NOUNS[noun].help == load(noun).help
 
 
 def test_every_command_a_message_or_page_names_exists() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from refold.errors import ConfigError
 from refold.settings import RECONNECT_MS_MAX, Settings, is_loopback, load_settings
-from refold.settings_layers import MASK, env_name, leaves
+from refold.settings_layers import MASK, PATTERNS, env_name, leaves
 from refold.settings_report import reference, rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -280,3 +280,16 @@ def test_every_setting_is_described() -> None:
 def test_the_reference_page_is_current() -> None:
     page = (ROOT / "docs/reference/settings.md").read_text("utf-8")
     assert page == reference(), "run: refold settings --reference > docs/reference/settings.md"
+
+
+def test_every_pattern_of_a_setting_is_said_in_words() -> None:
+    """Goal: nobody has to read a regular expression to learn what a name may hold."""
+    found = {
+        rule.pattern
+        for _, field in leaves(Settings)
+        for rule in field.metadata
+        if getattr(rule, "pattern", None) is not None
+    }
+    assert found == set(PATTERNS)
+    with pytest.raises(ConfigError, match=r"letters, digits and \. _ - only, a letter or digit first"):
+        load_settings(None, {"topic_prefix": "bad/prefix"})

@@ -20,7 +20,10 @@ from refold.errors import NotFound, UsageError
 EXIT_NOT_RUNNING: Final = 3
 EXIT_NOT_ANSWERING: Final = 4
 
-app = typer.Typer(help="An Apache Kafka on 127.0.0.1: no Java, Maven or Docker needed.", no_args_is_help=True)
+app = typer.Typer(
+    help="A Kafka on this machine, for trying and tests; needs no Java, Maven or Docker.",
+    no_args_is_help=True,
+)
 node = typer.Typer(help="One node of a cluster (`broker up --nodes 3`).", no_args_is_help=True)
 app.add_typer(node, name="node")
 

@@ -185,7 +185,10 @@ def list_(
     source = _source(sink, dsn, settings_for(bootstrap=bootstrap, prefix=prefix))
     rows = [_row(cursor) for cursor in _run(source, source.cursors())]
     columns = ("batch", "samples", "done", "failed", "left", "source", "runner", "updated")
-    out.table(columns, [[row[column] for column in columns] for row in rows])
+    if rows:
+        out.table(columns, [[row[column] for column in columns] for row in rows])
+    else:
+        out.say(f"no batch in sink {sink.value}")
     out.result({"batches": rows})
 
 

@@ -7,7 +7,6 @@ A wrong call exits 64, not click's 2: here 2 means "there is a diff" (``topology
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import io
@@ -24,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from refold import __version__, servers
 from refold.cli import waiting
 from refold.cli.options import ROOT
+from refold.cli.verbs import Verbs, meant
 from refold.errors import ConfigError, InvariantViolation, RefoldError, UnavailableError, UsageError
 from refold.telemetry.plaintext import plain_lines
 
@@ -42,7 +42,10 @@ class Noun:
 
 NOUNS: Final[dict[str, Noun]] = {
     "worker": Noun("refold.cli.worker", "Run workers: fold the inbox into journal and state.", verbs=False),
-    "broker": Noun("refold.cli.broker", "A single-node Apache Kafka on this machine, for trying and tests."),
+    "broker": Noun(
+        "refold.cli.broker",
+        "A Kafka on this machine, for trying and tests; needs no Java, Maven or Docker.",
+    ),
     "topology": Noun("refold.cli.topology", "Topics as data: validate, plan, apply, render."),
     "registry": Noun("refold.cli.registry", "Schemas: list, check, lock, serve, register."),
     "session": Noun(
@@ -50,9 +53,9 @@ NOUNS: Final[dict[str, Noun]] = {
         "One session: show, events, export, fold, where, fork, switch, prune, release, delete.",
     ),
     "rejected": Noun("refold.cli.rejected", "Records that could not be taken: list, show, replay."),
-    "reducer": Noun("refold.cli.reducer", "Parts that your own reducers fold: list, release."),
-    "review": Noun("refold.cli.review", "Calls that wait for a person: list, show, resolve."),
-    "usage": Noun("refold.cli.usage", "What a subject used of which model lately."),
+    "reducer": Noun("refold.cli.reducer", "Parts of sessions folded by your own reducers: list, release."),
+    "review": Noun("refold.cli.review", "Calls and runs that wait for a person: list, show, resolve."),
+    "usage": Noun("refold.cli.usage", "What a subject used of which model lately: show."),
     "agent": Noun("refold.cli.agent", "Serve durable agents: run."),
     "summarizer": Noun("refold.cli.summarizer", "Write summaries of long sessions: run."),
     "run": Noun("refold.cli.run", "Runs of durable agents: list, show, stop, move-pin, retry, fail."),
@@ -93,9 +96,8 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in NOUNS:
             return args[0], load(args[0]), args[1:]
-        close = difflib.get_close_matches(args[0], list(NOUNS), n=1) if args else []
-        if close and not args[0].startswith("-"):
-            raise UsageError(f"there is no command {args[0]!r}; did you mean `refold {close[0]}`?")
+        if args and not args[0].startswith("-"):
+            raise meant(ctx.command_path, args, NOUNS)
         return super().resolve_command(ctx, args)
 
 
@@ -106,6 +108,8 @@ def load(name: str) -> Any:
         app = importlib.import_module(noun.module).app
     except ModuleNotFoundError as err:
         raise _missing(err, f"refold {name}") from err
+    if noun.verbs:
+        app.info.cls = Verbs
     command = typer.main.get_group(app) if noun.verbs else typer.main.get_command(app)
     command.name = name
     return command
@@ -195,7 +199,9 @@ def _report(err: Exception) -> int:
         and (ctx := getattr(err, "ctx", None))
     ):
         print(ctx.get_usage(), file=sys.stderr)
-        text = f"{text.rstrip('.')}. Try `{ctx.command_path} --help`."
+        if ctx.parent is None and text.startswith("No such option"):
+            text = f"{text.rstrip('.')}. Options of a command stand behind it"
+        text = f"{text.replace('Value error, ', '').rstrip('.')}. Try `{ctx.command_path} --help`."
     print(f"error: {plain_lines(text)}", file=sys.stderr, flush=True)
     return known.exit_code
 

@@ -66,8 +66,7 @@ def show(
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a session's committed state: what its next model call would see, answers, tool calls, runs,
-    facts."""
+    """Show a session's committed state: the next model call's messages, answers, calls, runs, facts."""
     from refold.wire.owner import OPAQUE_FIELDS, json_ready
 
     async def work(rf: Refold) -> tuple[SnapshotView, str | None]:

@@ -52,6 +52,11 @@ def show(
     if not as_json:
         _table(out, found)
         out.say(f"{found['sum']['late']['minute']} records late, {found['sum']['future']} from the future")
+    if not found["models"] and not now.missing:
+        out.note(
+            f"nothing is known of {subject!r} in tenant {shown_tenant!r}: it never used this model, not for"
+            " two days, or it is another tenant's (--tenant)"
+        )
     if now.missing:
         out.note(f"partitions {list(now.missing)} did not answer: they restore, or no worker owns them")
     out.result({"tenant": shown_tenant, "subject": subject, "model": model, **found})

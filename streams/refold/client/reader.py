@@ -26,13 +26,13 @@ from refold.client.limits import (
 )
 from refold.client.watch import Because, as_it_is
 from refold.errors import (
-    ConfigError,
     NotFound,
     PermissionDenied,
     RefoldError,
     TransientError,
     UnavailableError,
 )
+from refold.missing import no_topic
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def read_failure(error: KafkaError, topic: str) -> RefoldError:
     if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
         return PermissionDenied(f"Kafka does not let this principal read {topic!r}: grant READ on it")
     if code in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-        return ConfigError(f"topic {topic!r} does not exist: run `refold topology apply`")
+        return no_topic(topic)
     if code in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
         return NotFound(
             f"{topic!r} no longer holds the offset: retention removed it, or the topic was recreated"

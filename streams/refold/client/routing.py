@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient
 from refold.client.limits import HELD_S_MAX, ROUTE_AGE_MAX_S, ROUTE_REFRESH_MIN_S
 from refold.client.watch import Watch
 from refold.core.rendezvous import ranking
-from refold.errors import ConfigError, PermissionDenied, UnavailableError
+from refold.errors import PermissionDenied, UnavailableError
+from refold.missing import no_topic
 from refold.servers import with_cause
 from refold.topology.failures import explain
 from refold.topology.groupoffsets import GroupOffsets
@@ -85,10 +86,7 @@ class Directory:
                 "(`refold topology render acls` prints the rules of each role)"
             )
         if found.error is not None or not found.partitions:
-            raise ConfigError(
-                f"topic {topic!r} does not exist on this cluster: run `refold topology apply`, "
-                "or check topic_prefix and bootstrap"
-            )
+            raise no_topic(topic)
         return len(found.partitions)
 
     async def look(self) -> Routes:
