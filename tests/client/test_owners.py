@@ -151,11 +151,11 @@ async def test_no_worker_is_said_at_once_and_a_dead_one_in_time() -> None:
     empty.members = 0
     async with owners_of(empty) as owners:
         began = time.monotonic()
-        with pytest.raises(NoOwnerAnswers, match="no worker is running"):
+        with pytest.raises(NoOwnerAnswers, match=r"no worker is running .*`refold worker run` starts one"):
             await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=60)
         assert time.monotonic() - began < 20
     async with owners_of(FakeGroup({0: "http://127.0.0.1:9"})) as owners:
-        with pytest.raises(NoOwnerAnswers, match=r"0\.3 s"):
+        with pytest.raises(NoOwnerAnswers, match=r"0\.3 s .*`refold worker run` starts one"):
             await owners.snapshot(0, "t", "s", min_seq=0, timeout_s=0.3)
 
 
@@ -256,7 +256,7 @@ async def test_without_a_standby_the_owner_is_waited_for() -> None:
         group = FakeGroup({partition: a.url})
         group.others = {"bare": b.url}
         async with owners_of(group) as owners:
-            with pytest.raises(NoOwnerAnswers, match="no standby"):
+            with pytest.raises(NoOwnerAnswers, match=r"no standby.*`refold worker run` starts one"):
                 await owners.stale_snapshot(partition, "t", "s", timeout_s=0.2)
             asking = asyncio.ensure_future(owners.stale_snapshot(partition, "t", "s", timeout_s=60))
             view.statuses[partition] = "live"

@@ -50,6 +50,10 @@ class Answer:
     staleness: Staleness | None = None
 
 
+#: The way out wherever no worker answers.
+START_ONE: Final = "`refold worker status` says who is there, `refold worker run` starts one"
+
+
 def _path(noun: str, *parts: str) -> str:
     """Percent-encoded path; dots too, because ``..`` would be resolved away as a path segment."""
     return "/".join((f"/v1/{noun}", *(quote(part, safe="").replace(".", "%2E") for part in parts)))
@@ -143,7 +147,8 @@ class Owners:
             await asyncio.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             await self.refresh(deadline - time.monotonic())
         raise NoOwnerAnswers(
-            f"no worker, and no standby, answered for partition {partition} within {timeout_s:g} s ({last})",
+            f"no worker, and no standby, answered for partition {partition} within {timeout_s:g} s ({last}): "
+            f"{START_ONE}",
             retry_after_s=1.0,
         )
 
@@ -236,7 +241,7 @@ class Owners:
             if remaining <= 0:
                 raise NoOwnerAnswers(
                     f"no worker answered for partition {partition} within {timeout_s:g} s ({last}): "
-                    "is a worker running, and can this machine reach its advertised URL?",
+                    f"is one running that this machine can reach at the URL it advertises? {START_ONE}",
                     retry_after_s=1.0,
                 )
             owner = await self._owner(partition, remaining)
@@ -259,7 +264,7 @@ class Owners:
             elif self.router.members == 0:
                 raise NoOwnerAnswers(
                     self.router.failure
-                    or "no worker is running for this application (its consumer group is empty)",
+                    or f"no worker is running for this application (its group is empty): {START_ONE}",
                     retry_after_s=1.0,
                 )
             await asyncio.sleep(max(0.0, min(pause, deadline - time.monotonic())))

@@ -75,7 +75,7 @@ def read_failure(error: KafkaError, topic: str) -> RefoldError:
         return NotFound(
             f"{topic!r} no longer holds the offset: retention removed it, or the topic was recreated"
         )
-    return UnavailableError(f"cannot read {topic!r} ({error.str()})", retry_after_s=1.0)
+    return UnavailableError(f"cannot read {topic!r} ({error.str()}): try again", retry_after_s=1.0)
 
 
 def sweeps(offsets: Sequence[int], gap_max: int = SWEEP_GAP_RECORDS_MAX) -> list[tuple[int, int]]:

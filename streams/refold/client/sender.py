@@ -26,6 +26,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from refold.client.limits import IN_FLIGHT_EVENTS_MAX, LINGER_MS, POLL_S
 from refold.client.watch import Because, as_it_is
 from refold.errors import ConfigError, PermissionDenied, RefoldError, TransientError, UsageError
+from refold.missing import no_topic
 
 Header = tuple[str, bytes]
 
@@ -258,7 +259,7 @@ def delivery_failure(error: KafkaError, topic: str) -> RefoldError:
             "IDEMPOTENT_WRITE on clusters before 2.8); not written"
         )
     if code in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-        return ConfigError(f"topic {topic!r} does not exist: run `refold topology apply`; not written")
+        return ConfigError(f"{no_topic(topic)}; not written")
     if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
         return TransientError("the client was closed before the event was acknowledged: outcome unknown")
     return TransientError(

@@ -58,7 +58,9 @@ class RunHandle:
             async with asyncio.timeout(timeout):
                 return await self._result()
         except TimeoutError:
-            raise TransientError(f"run {self.id} has not ended within {timeout:g} s; it goes on") from None
+            raise TransientError(
+                f"run {self.id} has not ended within {timeout:g} s; it goes on, wait again"
+            ) from None
 
     async def _result(self) -> Any:
         seq = 0

@@ -26,6 +26,7 @@ from refold.client.generations.prefix import NO_PREFIX, Prefix, read_prefix
 from refold.client.generations.registry import Answer, Generator
 from refold.client.generations.run import Grant, RestartNeeded
 from refold.client.generations.terms import Terms, terms_of
+from refold.client.owners import START_ONE
 from refold.core.progress import TokenUsage
 from refold.errors import InvalidRecord, NotFound, RefoldError, TransientError, UnavailableError
 
@@ -106,7 +107,9 @@ async def _claim(service: Generations, session: Session, generation_id: str, due
         if place.ended:
             return "ended"
         if not place.asked:
-            raise UnavailableError("no worker answers: nobody can grant a lease", retry_after_s=1.0)
+            raise UnavailableError(
+                f"no worker answers: nobody can grant a lease; {START_ONE}", retry_after_s=1.0
+            )
         if row is None or row["state"] not in OPEN_STATES:
             return "ended"
         if attempt and row["attempt"] != attempt:
