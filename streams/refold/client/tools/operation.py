@@ -194,13 +194,15 @@ class Grant:
 
     ``fresh``: we have just started this attempt, so nobody has run it before. ``ours_alone``: nor can anybody
     run it after, so as long as its body has not begun it is known to be not done. Only external calls are:
-    one that may simply run again runs as the same attempt when it is claimed.
+    one that may simply run again runs as the same attempt when it is claimed. ``effect``: what it is judged
+    by; of an attempt that another runner began, whichever of its effect and the tool's allows less.
     """
 
     operation: Operation
     attempt: int
     key: str
     lease: Lease
+    effect: Effect
     fresh: bool
     ours_alone: bool = False
 
