@@ -339,6 +339,28 @@ async def test_readings_of_one_archive_leave_no_gap(log: MemoryLog) -> None:
     assert await asyncio.wait_for(older, WAIT_S) == found
 
 
+async def test_a_journal_that_ends_too_early_proves_nothing(log: MemoryLog) -> None:
+    """Goal: a key that is not found where not all could be read is not run: without an owner the journal is
+    read to the last stable offset, and that may lie before the commit that the state is of."""
+    gateway = Gateway()
+    pay = payment(gateway, "external", lookup=True)
+    await filled(MemorySession(log, "p-2"), 3)
+    first = await run(MemorySession(log, "p-2"), [pay], asked())
+    await filled(MemorySession(log, "p-2"), CLOSED_CALLS_MAX + 1, "more")
+    s, stable = MemorySession(log), 5
+
+    async def events(after: int = 0, limit: int | None = None) -> AsyncGenerator[SessionEvent, None]:
+        for event in log.journal[after:stable]:
+            yield event
+
+    s.events = events  # type: ignore[method-assign]
+    with pytest.raises(TransientError, match="seq"):
+        await run(s, [pay], asked())
+    stable = len(log.journal)
+    assert await run(s, [pay], asked()) == first
+    assert gateway.operations == ["m1:c1"]
+
+
 async def test_what_was_declared_behind_the_look_has_not_ended(log: MemoryLog) -> None:
     """Goal: an archive that is ahead of somebody's look does not call *done* what has just been begun."""
     s, archive = MemorySession(log), Archive()

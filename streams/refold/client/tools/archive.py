@@ -20,6 +20,7 @@ from refold.client.connection import Connection
 from refold.client.events import SessionEvent
 from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
 from refold.core.limits import CLOSED_CALLS_MAX, PRUNED_CALLS, QUIET_TOOLS_BYTES
+from refold.errors import TransientError
 
 if TYPE_CHECKING:
     from refold.client.session import Session
@@ -60,7 +61,8 @@ class Archive:
         self._reading = asyncio.Lock()
 
     async def read(self, session: Session, upto: int, created_ms: int) -> None:
-        """Take in the events up to ``upto``, at least, of the life that began at ``created_ms``."""
+        """Take in the events up to ``upto``, at least, of the life that began at ``created_ms``. Raises
+        TransientError where the journal does not have them all."""
         async with self._reading:
             if created_ms != self._created_ms or len(self._known) > ARCHIVED_CALLS_MAX:
                 # The session was deleted and began anew, or is too long to be remembered.
@@ -72,6 +74,12 @@ class Archive:
                 async for event in source:
                     self._take(event)
                     self.seq = event.seq
+            if self.seq < upto:
+                # What is not in it would be taken for new, and run again.
+                raise TransientError(
+                    f"the journal of session {session.tenant}/{session.id} ends at seq {self.seq} and not at "
+                    f"{upto}: a commit is being finished, or the session was deleted just now. Try again"
+                )
 
     def _take(self, event: SessionEvent) -> None:
         if event.type != "ToolCallIntended" and event.type not in OUTCOMES:
