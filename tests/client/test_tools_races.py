@@ -14,13 +14,14 @@ from client.memory_session import MemoryLog, MemorySession, patch_clock
 from client.tool_world import Gateway, asked, payment
 from refold.client.agents import functions
 from refold.client.agents.running import Running
+from refold.client.agents.starting import start
 from refold.client.events import SessionEvent
 from refold.client.receipts import Receipt
 from refold.client.tools import AlreadySettled, NotDone, Tool, ToolCall, tool
 from refold.client.tools.archive import Archive
 from refold.client.tools.bodies import in_thread
 from refold.client.tools.points import POINTS
-from refold.core.limits import CLOSED_CALLS_MAX
+from refold.core.limits import CLOSED_CALLS_MAX, ENDED_RUNS_MAX
 from refold.errors import TransientError
 from refold.wire.parts import tool_call
 
@@ -441,3 +442,25 @@ async def test_an_attempt_of_a_stricter_release_keeps_its_key(log: MemoryLog) ->
     assert result["content"] == "paid"
     assert set(tries) == {"m1:c1/1"}
     assert gateway.ledger == ["m1:c1/1"]
+
+
+# Runs
+
+
+async def test_a_run_that_has_ended_long_ago_is_not_started_again(log: MemoryLog) -> None:
+    """Goal: a start that is repeated late, as a webhook is, gives the handle of the first."""
+    s = MemorySession(log)
+    session: Any = s
+
+    async def begun(process: Any, run_id: str) -> None:
+        await start("a", process, input=1, run_id=run_id, pin=None, title=None, retries=0)
+
+    for number in range(ENDED_RUNS_MAX + 2):
+        await begun(session, f"r{number}")
+        await s.run_stopped(f"r{number}", wait="accepted")
+    assert "r0" not in log.state.runs
+    for process in (session, MemorySession(log, "p-2")):
+        await begun(process, "r0")
+    assert log.types.count("RunStarted") == ENDED_RUNS_MAX + 2
+    await begun(session, "new")
+    assert log.state.runs["new"].state == "ready"

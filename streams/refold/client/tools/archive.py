@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Sessions whose operations one client remembers: with ARCHIVED_CALLS_MAX entries of about 200 bytes each at
 #: most 130 MB, in practice a few.
 ARCHIVED_SESSIONS_MAX: Final = 64
-#: Operations remembered per session; a session with more is read from its beginning each time.
+#: Operations and runs remembered per session; a session with more is read from its beginning each time.
 ARCHIVED_CALLS_MAX: Final = 10_000
 
 #: Events that say how a call ended.
@@ -56,6 +56,8 @@ class Archive:
         #: Digest of the operation id → seq of its first intent and of its first outcome, 0 while there is
         #: none.
         self._known: dict[bytes, tuple[int, int]] = {}
+        #: Digests of the ids of runs that were started.
+        self._runs: set[bytes] = set()
         #: Calls that run side by side ask the same archive: half of one reading and half of another would
         #: leave a gap in which an operation is taken for a new one.
         self._reading = asyncio.Lock()
@@ -64,10 +66,12 @@ class Archive:
         """Take in the events up to ``upto``, at least, of the life that began at ``created_ms``. Raises
         TransientError where the journal does not have them all."""
         async with self._reading:
-            if created_ms != self._created_ms or len(self._known) > ARCHIVED_CALLS_MAX:
+            full = len(self._known) + len(self._runs) > ARCHIVED_CALLS_MAX
+            if created_ms != self._created_ms or full:
                 # The session was deleted and began anew, or is too long to be remembered.
                 self.seq, self._created_ms = 0, created_ms
                 self._known.clear()
+                self._runs.clear()
             if upto <= self.seq:
                 return
             async with aclosing(session.events(after=self.seq, limit=upto - self.seq)) as source:
@@ -82,6 +86,8 @@ class Archive:
                 )
 
     def _take(self, event: SessionEvent) -> None:
+        if event.type == "RunStarted" and event.payload is not None:
+            self._runs.add(_digest(event.payload["run_id"]))
         if event.type != "ToolCallIntended" and event.type not in OUTCOMES:
             return
         operation = (event.payload or {}).get("operation_id")
@@ -98,6 +104,10 @@ class Archive:
         after ``upto``. What the session held at ``upto`` says which of these have ended."""
         intended, outcome = self._known.get(_digest(operation_id), (0, 0))
         return outcome if intended and (upto is None or intended <= upto) else None
+
+    def had_run(self, run_id: str) -> bool:
+        """Whether a run of this id was ever started."""
+        return _digest(run_id) in self._runs
 
 
 def _digest(operation_id: str) -> bytes:
