@@ -30,6 +30,7 @@ from refold.client.routing import Routes
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery, Outcome, Sender, Tell
 from refold.client.session import Session
+from refold.client.tools import operation
 from refold.errors import InvalidRecord, TransientError, UnavailableError, UsageError
 from refold.settings import Settings
 from refold.wire.envelope import decode_envelope
@@ -167,7 +168,7 @@ async def test_two_writers_of_a_session_get_the_rulings_of_their_own_events(
     assert [run_of(value) for value in wire.values] == ["a", "b"]
 
 
-@pytest.mark.parametrize("ends", ["cancelled", "out of time"])
+@pytest.mark.parametrize("ends", ["cancelled", "out of time", "a tool call's"])
 async def test_an_event_whose_writer_has_gone_does_not_block_its_session(
     unconnected: Connection, wire: Wire, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
@@ -193,6 +194,11 @@ async def test_an_event_whose_writer_has_gone_does_not_block_its_session(
         await asyncio.wait([writer])
         told, wire.held = wire.held, None
         told[0]()
+    elif ends == "a tool call's":
+        monkeypatch.setattr(operation, "SEND_PATIENCE_S", -1.0)
+        call = operation.Operation(s, "op1", "f", "{}", "external")
+        with pytest.raises(TransientError):
+            await call.intend(approval_required=False)
     else:
         with pytest.raises(TransientError):
             await lease("a", 0.3)

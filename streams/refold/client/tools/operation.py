@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from refold.client.connection import now_ms
 from refold.client.ids import new_id
-from refold.client.ordering import EarlierEventFailed
+from refold.client.ordering import EarlierEventFailed, NotAcknowledged
 from refold.client.receipts import Receipt, Refused, Ruling
 from refold.client.tools.clocks import lease_clock
 from refold.client.tools.declare import Approval, LookupFunction
@@ -100,7 +100,13 @@ class Operation:
         while True:
             try:
                 receipt = await append()
-            except (TransientError, EarlierEventFailed):
+            except TransientError as error:
+                own = error.event_id if isinstance(error, NotAcknowledged) else None
+                if isinstance(error, EarlierEventFailed):
+                    own = error.own
+                if own is not None:
+                    # Should this be given up or cancelled, whoever writes next sends it again.
+                    self.session.publisher.leave(own)
                 if lease_clock() > deadline:
                     raise
                 await asyncio.sleep(SEND_PAUSE_S)
