@@ -23,11 +23,13 @@ from refold.client.agents import (
     Step,
     StepResult,
 )
+from refold.client.agents.holding import Holding
 from refold.client.agents.limits import REPLAY_GRACE_S
 from refold.client.agents.points import POINTS
 from refold.client.agents.rows import RunRow, find_run
 from refold.client.agents.serving import Server
 from refold.client.tools import NOT_DONE, Done, LookupAnswer, NotDone, ToolCall
+from refold.core.work import work_items
 from refold.errors import PermissionDenied, TransientError, UsageError
 from refold.testing.agents import MemoryProcess, fire_timers
 
@@ -1032,3 +1034,21 @@ def test_what_an_agent_is_declared_with_is_checked() -> None:
     agent.run(lambda run: asyncio.sleep(0))
     with pytest.raises(UsageError, match="a body already"):
         agent.run(lambda run: asyncio.sleep(0))
+
+
+@pytest.mark.parametrize(("over", "code"), [("stopped", "already_final"), ("deleted", "unknown_run")])
+async def test_a_run_that_is_over_is_asked_for_once(world: World, over: str, code: str) -> None:
+    """Goal: a process that missed the run's tombstone learns from the refusal, and does not go on asking."""
+    agent, session = reporter(world), MemorySession(world.log)
+    holding = Holding(agent, "p", 1, lambda tenant, name: session)  # type: ignore[arg-type, return-value]
+    await session.run_started("r1", agent.name, wait="accepted")
+    holding.told(session.key + b"#r1", work_items(world.log.state)["r1"])
+    if over == "stopped":
+        await session.run_stopped("r1", wait="accepted")
+    else:
+        await session.delete(wait="accepted")
+    assert holding.dispatch() is None
+    await world.until(lambda: bool(world.log.refused))
+    await holding.drain(PATIENCE_S)
+    assert holding.dispatch() is None
+    assert world.log.refused == [("RunLeased", code)]

@@ -201,6 +201,16 @@ async def test_a_message_too_large_for_the_state_is_read_from_the_journal(rf: Re
     assert (await s.context()).messages == [{"role": "user", "content": words}]
 
 
+@pytest.mark.parametrize("size", [999_000, 1_010_000, 1_040_000])
+async def test_an_event_as_large_as_its_topic_takes_is_sent(rf: Refold, size: int) -> None:
+    """Goal: no limit of the producer's own, below the topic's, stops a session for good: an event that passed
+    our look at its size is one that can be written."""
+    s = rf.session(new_id("large"))
+    receipt = await s.append([text("x" * (size // 20)) for _ in range(20)], role="user")
+    assert (await receipt.ruling()).accepted
+    assert (await (await s.append("after", role="user")).ruling()).accepted
+
+
 async def test_an_event_too_large_for_the_topic_is_refused_before_it_is_sent(rf: Refold) -> None:
     s = rf.session(new_id("toolarge"))
     with pytest.raises(UsageError, match="1114112"):

@@ -26,7 +26,7 @@ from refold.client.generations.sse import HEARTBEAT, OPENING, sse_frames
 from refold.client.generations.supervisor import Watch
 from refold.client.generations.terms import make_terms
 from refold.client.generations.track import Placed, Ring, Track
-from refold.client.ordering import EarlierEventFailed
+from refold.client.ordering import EarlierEventFailed, NotAcknowledged
 from refold.client.receipts import Ruling
 from refold.core.progress import Ack, Marker
 from refold.errors import NotFound, TransientError, UsageError
@@ -576,19 +576,12 @@ def test_terms_the_fold_would_refuse_are_refused_here(wrong: dict[str, Any]) -> 
 # Journal events
 
 
-class Lane:
-    def __init__(self) -> None:
-        self.failed: list[Any] = []
-
-
 class FakeSession:
     """Publishes as told: an exception, or a ruling."""
 
     def __init__(self, *outcomes: Any, blocked_by: str | None = None) -> None:
         self.outcomes = list(outcomes)
-        self.lane = Lane()
         self.publisher = self
-        self.memory = self
         self.published = 0
         self.retried = 0
         self.blocked_by = blocked_by
@@ -598,18 +591,23 @@ class FakeSession:
             self.blocked_by = None
             raise EarlierEventFailed("e-1", "not acknowledged")
         self.published += 1
-        return self._next(event_type)
+        return self._next()
 
-    async def retry(self) -> list[Any]:
+    async def retry_left(self) -> None:
+        pass
+
+    def leave(self, event_id: str) -> None:
+        assert event_id == "e-ours"
+
+    async def retry_own(self, event_id: str) -> Any:
+        assert event_id == "e-ours"
         self.retried += 1
-        self.lane.failed = []
-        return [self._next("GenerationFinished")]
+        return self._next()
 
-    def _next(self, event_type: str) -> Any:
+    def _next(self) -> Any:
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
-            self.lane.failed = [type("Pending", (), {"type": event_type})()]
-            raise outcome
+            raise NotAcknowledged("e-ours", str(outcome))
         return type("Receipt", (), {"ruling": staticmethod(lambda timeout: _as_result(outcome))})()
 
 

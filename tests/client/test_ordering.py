@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from refold.client import ordering
-from refold.client.ordering import EarlierEventFailed, Lane, Pending
+from refold.client.ordering import EarlierEventFailed, Lane, NotAcknowledged, Pending
 from refold.client.sender import Delivery, Tell
 from refold.errors import TransientError
 
@@ -121,7 +121,7 @@ async def test_a_retry_that_is_refused_at_once_sends_nothing_behind_it(wire: Wir
     wire.refuses.add(b"a")
     again = lane.retry()
     assert wire.waiting.empty()
-    assert [type(p.done.exception()) for p in again] == [TransientError, EarlierEventFailed]
+    assert [type(p.done.exception()) for p in again] == [NotAcknowledged, EarlierEventFailed]
     assert [p.event_id for p in lane.failed] == ["a", "b"]
 
 

@@ -188,18 +188,19 @@ async def test_an_approval_survives_every_restart(
     assert FileGateway(tmp_path, fenced=True).count("m1:c1") == 1
 
 
-async def test_long_arguments_and_results(rf: Refold) -> None:
-    """Goal: what the state leaves out (D23) is read back from the journal: arguments for a reconciliation,
-    the whole result for a repeated key."""
+@pytest.mark.parametrize("letters", [50_000, 150_000])
+async def test_long_arguments_and_results(rf: Refold, letters: int) -> None:
+    """Goal: what the state leaves out (D23) is read back from the journal, or from the store where the event
+    leaves it out too: arguments for a reconciliation, the whole result for a repeated key."""
     s = rf.session(new_session("long"))
     ran: list[int] = []
 
     @tool(effect="idempotent")
-    async def echo(words: str) -> str:
+    async def echo(words: str = "nothing") -> str:
         ran.append(len(words))
         return words
 
-    words = "x" * 50_000
+    words = "x" * letters
     call = {"type": "tool_use", "id": "t1", "name": "echo", "input": {"words": words}}
     await s.tool_intended("m1:t1", "echo", {"words": words}, call_id="t1", asked_by="m1", effect="idempotent")
     await s.tool_started("m1:t1", holder="dead", lease_ms=1)

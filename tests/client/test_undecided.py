@@ -17,19 +17,24 @@ from client.fake_group import FakeGroup
 from client.test_owners import everywhere, no_topics, owners_of, worker
 from refold.client import bulk, connection
 from refold.client import sender as sender_module
+from refold.client.agents.writer import leased
 from refold.client.connection import Connection, Options
+from refold.client.generations.journalling import ruled
 from refold.client.ordering import EarlierEventFailed
 from refold.client.owners import NoOwnerAnswers
 from refold.client.positions import Position
 from refold.client.publishing import Publisher
 from refold.client.reader import ReaderPool, ReadStopped
+from refold.client.receipts import Ruling
 from refold.client.routing import Routes
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery, Outcome, Sender, Tell
 from refold.client.session import Session
+from refold.client.tools import operation
 from refold.errors import InvalidRecord, TransientError, UnavailableError, UsageError
 from refold.settings import Settings
 from refold.wire.envelope import decode_envelope
+from refold.wire.events import decode_event
 from refold.wire.owner import RulingLine
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:9", "log_level": 2}
@@ -120,6 +125,89 @@ async def test_the_receipt_of_a_second_try_says_the_same_as_that_of_the_first(
     assert (await s.append("there")).message_id
     body = {"message_id": "m3", "role": "user", "content": []}
     assert (await s.publish("MessageAppended", body)).message_id == "m3"
+
+
+async def test_two_writers_of_a_session_get_the_rulings_of_their_own_events(
+    unconnected: Connection, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: both sent a lease, both were cut off, and one of the two went through earlier than the other: who
+    was refused is not told the other one's grant; and the other one, whose event was queued behind, sends it
+    again itself when it has come to the front."""
+    s = Session(unconnected, "t", "s", None)  # type: ignore[arg-type]
+    cut_off = {"a", "b"}
+    real = wire.start
+
+    def run_of(value: bytes) -> str:
+        return str(decode_event(decode_envelope(value)).run_id)  # type: ignore[union-attr]
+
+    def start(topic: str, key: bytes, value: bytes, *more: Any) -> None:
+        wire.up = run_of(value) not in cut_off
+        real(topic, key, value, *more)
+
+    async def wait(delivery: Delivery, *_: Any, **__: Any) -> RulingLine:
+        run = run_of(wire.values[delivery.offset])
+        if run == "a":
+            return RulingLine(
+                delivery.partition, delivery.offset, "rejected", None, "lease_held", "another's"
+            )
+        return RulingLine(delivery.partition, delivery.offset, "accepted", 7, None, None)
+
+    monkeypatch.setattr(wire, "start", start)
+    monkeypatch.setattr(unconnected.rulings, "wait", wait)
+
+    async def lease(run: str) -> Ruling:
+        payload = leased(run, "me", 1, 1000, "1", ())
+        return await ruled(s, "RunLeased", payload, timeout_s=20)
+
+    a, b = asyncio.ensure_future(lease("a")), asyncio.ensure_future(lease("b"))
+    await asyncio.sleep(0.05)
+    cut_off.discard("a")
+    assert (await a).code == "lease_held"
+    cut_off.clear()
+    assert (await b).seq == 7
+    assert [run_of(value) for value in wire.values] == ["a", "b"]
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "out of time", "a tool call's"])
+async def test_an_event_whose_writer_has_gone_does_not_block_its_session(
+    unconnected: Connection, wire: Wire, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Goal: the cluster was away for longer than a lease; whoever wrote the renewal has left the run. When it
+    is back this process can take the session's runs again, and nobody has to call retry()."""
+    s = Session(unconnected, "t", "s", None)  # type: ignore[arg-type]
+
+    async def wait(delivery: Delivery, *_: Any, **__: Any) -> RulingLine:
+        return RulingLine(delivery.partition, delivery.offset, "accepted", 7, None, None)
+
+    monkeypatch.setattr(unconnected.rulings, "wait", wait)
+
+    async def lease(run: str, timeout_s: float) -> Ruling:
+        return await ruled(s, "RunLeased", leased(run, "me", 1, 1000, "1", ()), timeout_s=timeout_s)
+
+    wire.up = False
+    if ends == "cancelled":
+        wire.held = []
+        writer = asyncio.ensure_future(lease("a", 60))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        writer.cancel()
+        await asyncio.wait([writer])
+        told, wire.held = wire.held, None
+        told[0]()
+    elif ends == "a tool call's":
+        monkeypatch.setattr(operation, "SEND_PATIENCE_S", -1.0)
+        call = operation.Operation(s, "op1", "f", "{}", "external")
+        with pytest.raises(TransientError):
+            await call.intend(approval_required=False)
+    else:
+        with pytest.raises(TransientError):
+            await lease("a", 0.3)
+    with pytest.raises(EarlierEventFailed):
+        await say(unconnected, "s", "a user's event waits for the user")
+    wire.up = True
+    assert (await lease("b", 5)).accepted
+    assert len(wire.values) == 2
+    await say(unconnected, "s", "b")
 
 
 async def test_undecided_sessions_are_bounded_and_decided_ones_are_forgotten(

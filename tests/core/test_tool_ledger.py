@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from hashlib import sha256
 
 import pytest
 
@@ -226,6 +227,43 @@ def test_d23_long_arguments_are_elided_with_length_and_digest() -> None:
 
 
 # --- L1: the two ways to open a row --------------------------------------------------------------------
+
+
+def outside(text: str) -> dict[str, object]:
+    """Arguments that the producer has put into the blob store."""
+    data = text.encode()
+    ref = {"uri": "file:///blobs/x", "sha256": sha256(data).hexdigest(), "length": len(data)}
+    return {
+        "arguments": "",
+        "arguments_valid": True,
+        "arguments_ref": {**ref, "media_type": "application/json", "field": "text"},
+    }
+
+
+def test_d23_arguments_kept_outside_are_left_out_like_long_ones() -> None:
+    """An empty text in the row would be taken for the arguments, for an empty object when it runs again."""
+    long = '{"a":"' + "x" * 100_000 + '"}'
+    inbox = Inbox().ok(intended("op1", **outside(long)))
+    row = inbox.session.calls["op1"]
+    assert (row.arguments, row.arguments_length, row.arguments_valid) == (None, len(long), True)
+    assert row.arguments_sha256 == sha256(long.encode()).hexdigest()
+    assert duplicate(inbox.send(intended("op1", **outside(long))))
+    # The producer's own limit may have been changed meanwhile.
+    assert duplicate(inbox.send(intended("op1", arguments=long)))
+    assert rejected(inbox.send(intended("op1", arguments="")), "conflict")
+    wrong = outside(long)
+    wrong["arguments_ref"]["sha256"] = "x"  # type: ignore[index]
+    assert rejected(inbox.send(intended("op2", **wrong)), "bad_value")
+
+
+@pytest.mark.parametrize("kept_outside", [False, True])
+def test_d09_long_arguments_of_one_length_are_told_apart(kept_outside: bool) -> None:
+    """Their text is not in the row, their digest is."""
+    first, other = ('{"a":"' + letter * 100_000 + '"}' for letter in "xy")
+    inbox = Inbox().ok(intended("op1", arguments=first))
+    fields = outside(other) if kept_outside else {"arguments": other}
+    assert rejected(inbox.send(intended("op1", **fields)), "conflict")
+    assert duplicate(inbox.send(intended("op1", arguments=first)))
 
 
 @pytest.mark.parametrize("intent_first", [True, False])

@@ -237,6 +237,26 @@ async def test_what_failed_is_sent_again_before_anything_else() -> None:
     assert await mine.get_items() == [user("1"), user("2")]
 
 
+async def test_a_history_whose_end_cannot_be_read_yet_is_not_given_without_it() -> None:
+    """Goal: no turn is left out: without an owner the journal ends at the last stable offset, which may lie
+    before the commit that the state is of."""
+    log, visible = MemoryLog(), 1
+
+    class Behind(Memory):
+        async def events(
+            self, after: int = 0, limit: int | None = None
+        ) -> AsyncGenerator[SessionEvent, None]:
+            for event in log.journal[after:visible]:
+                yield event
+
+    await adapted(log).add_items([user("one"), said("two")])
+    s = RefoldSession(cast("Conversation", Behind(log)))
+    with pytest.raises(TransientError, match="ends at seq 1 and not at 2"):
+        await s.get_items()
+    visible = 2
+    assert len(await s.get_items()) == 2
+
+
 async def test_a_closed_session_refuses_by_name() -> None:
     log = MemoryLog()
     mine = adapted(log)

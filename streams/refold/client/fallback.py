@@ -5,18 +5,23 @@ A snapshot from here is *stale* by what the state topic does not say yet; caller
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from confluent_kafka import Message
 
 from refold.client.reader import Reader, ReaderPool
 from refold.client.routing import Directory
 from refold.client.sender import Delivery
 from refold.topology.names import TopicNames
-from refold.wire.journal import decode_journal
+from refold.wire.journal import JournalEntry, decode_journal
 from refold.wire.owner import RulingLine
 
 #: How much earlier than the inbox append the worker's records may be dated: the clocks of producer, broker
 #: and worker differ. A minute of one partition is at most a few hundred thousand records.
 CLOCK_SLACK_MS = 60_000
+
+#: What the worker journals of its own at a record's place: nothing that says that the record was accepted.
+NOTES = frozenset({"SessionQuarantined", "SessionEventParked", "ReducerQuarantined"})
 
 
 class Fallback:
@@ -30,7 +35,9 @@ class Fallback:
     async def ruling(self, delivery: Delivery) -> RulingLine | None:
         """How an inbox record was ruled on, ``None`` when it was not yet (the group has not committed it).
 
-        A duplicate cannot be told from the topics as such: it is what is neither journalled nor rejected.
+        A duplicate cannot be told from the topics as such: it is what is neither journalled nor rejected. So
+        both are read as far as they had been written when the group's offset was known; raises TransientError
+        where they cannot be yet.
         """
         committed = await self._directory.committed(delivery.partition)
         if committed is None or committed <= delivery.offset:
@@ -52,13 +59,12 @@ class Fallback:
         def visit(message: Message) -> bool:
             nonlocal found
             entry = decode_journal(message.value() or b"")
-            if entry.partition == partition and entry.offset == offset:
+            if entry.partition == partition and entry.offset == offset and not _is_note(entry):
                 found = entry.seq
             # The journal is written in inbox order: once past the offset it cannot come any more.
             return found is None and not (entry.partition == partition and entry.offset > offset)
 
-        start = reader.offset_at(self._names.journal, partition, since_ms)
-        reader.sweep(self._names.journal, partition, start, visit)
+        _all_since(reader, self._names.journal, partition, since_ms, visit)
         return found
 
     def _rejected(self, reader: Reader, partition: int, offset: int, since_ms: int) -> tuple[str, str] | None:
@@ -75,8 +81,7 @@ class Fallback:
                 )
             return found is None
 
-        start = reader.offset_at(self._names.rejected, partition, since_ms)
-        reader.sweep(self._names.rejected, partition, start, visit)
+        _all_since(reader, self._names.rejected, partition, since_ms, visit)
         return found
 
     async def snapshot(self, partition: int, key: bytes) -> bytes | None:
@@ -95,6 +100,22 @@ class Fallback:
         first, _ = reader.end(self._names.state, partition)
         reader.sweep(self._names.state, partition, first, visit)
         return newest
+
+
+def _is_note(entry: JournalEntry) -> bool:
+    """Whether the worker made it; anybody may write a SessionQuarantined with an id of its own."""
+    made = entry.env.event_id.endswith(f"/{entry.partition}/{entry.offset}")
+    return made and entry.env.type in NOTES
+
+
+def _all_since(
+    reader: Reader, topic: str, partition: int, since_ms: int, visit: Callable[[Message], bool]
+) -> None:
+    """To the end as of now; the last stable offset may lie before it, and is no end."""
+    end = reader.mark(topic, partition)
+    start = reader.offset_at(topic, partition, since_ms)
+    if start < end:
+        reader.sweep(topic, partition, start, visit, last=end - 1)
 
 
 def header_map(message: Message) -> dict[str, bytes]:

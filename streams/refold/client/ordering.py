@@ -30,15 +30,25 @@ from refold.errors import RefoldError, TransientError
 class EarlierEventFailed(TransientError):
     """An earlier event of the same session is not known to be durable, so this one was not sent.
 
-    ``event_id`` names the first one that failed. Call ``session.retry()`` or ``session.abandon()``.
+    ``event_id`` names the first one that failed. Call ``session.retry()`` or ``session.abandon()``. ``own``:
+    the id of this one where it waits behind that, to be sent by the same retry; ``None``: it was not taken.
     """
 
-    def __init__(self, event_id: str, cause: str) -> None:
+    def __init__(self, event_id: str, cause: str, own: str | None = None) -> None:
         super().__init__(
             f"not sent: the earlier event {event_id} of this session failed ({cause}). "
             "`await session.retry()` sends it and what followed again, in order; "
             "`session.abandon()` gives them up"
         )
+        self.event_id = event_id
+        self.own = own
+
+
+class NotAcknowledged(TransientError):
+    """The event ``event_id`` is not known to be durable; its session waits for ``session.retry()``."""
+
+    def __init__(self, event_id: str, cause: str) -> None:
+        super().__init__(cause)
         self.event_id = event_id
 
 
@@ -67,6 +77,8 @@ class Pending:
     #: What the event is about; a receipt says so, also that of a second try.
     message_id: str | None = None
     operation_id: str | None = None
+    #: Whoever wrote it has gone, so nobody is going to decide about it.
+    left: bool = False
 
 
 class Lane:
@@ -104,6 +116,21 @@ class Lane:
         """Events not known to be durable, in order; empty when the lane is open."""
         return tuple(self._failed)
 
+    def under_way(self, event_id: str) -> Pending | None:
+        """An event that is being sent, or queued to be."""
+        return next((pending for pending in self._queue if pending.event_id == event_id), None)
+
+    @property
+    def nobodys(self) -> bool:
+        """Whether the first event that failed has nobody who decides about it."""
+        return bool(self._failed) and (self._failed[0].left or self._failed[0].done.cancelled())
+
+    def leave(self, event_id: str) -> None:
+        """The event's writer goes without having decided."""
+        for pending in (*self._failed, *self._queue):
+            if pending.event_id == event_id:
+                pending.left = True
+
     @property
     def idle(self) -> bool:
         return not self._sending and not self._failed
@@ -139,7 +166,10 @@ class Lane:
     def retry(self) -> list[Pending]:
         """Queue the failed events again, in order, with the same bytes and fresh futures."""
         loop = asyncio.get_running_loop()
-        again = [replace(failed, done=loop.create_future()) for failed in self._failed]
+        again = [
+            replace(failed, done=loop.create_future(), left=failed.left or failed.done.cancelled())
+            for failed in self._failed
+        ]
         self._failed = []
         # All of them before the first is sent: should it fail at once, the others are behind it.
         self._queue.extend(again)
@@ -216,9 +246,11 @@ class Lane:
             if pending.done.done():
                 continue
             if position == 0:
-                pending.done.set_exception(error)
+                known = NotAcknowledged(pending.event_id, self._cause)
+                pending.done.set_exception(known if isinstance(error, TransientError) else error)
             else:
-                pending.done.set_exception(EarlierEventFailed(self._failed[0].event_id, self._cause))
+                first = self._failed[0].event_id
+                pending.done.set_exception(EarlierEventFailed(first, self._cause, pending.event_id))
             # A caller that never looks at its receipt must not get asyncio's "never retrieved" on top.
             pending.done.exception()
         self._rest()

@@ -9,6 +9,7 @@ by the call's state. The two events of a release go unstamped too (``UNSTAMPED_T
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -128,12 +129,57 @@ class Publisher:
 
     async def retry(self) -> list[Receipt]:
         """Send failed events again, in order. Raises what the first of them fails with this time."""
+        receipts = []
+        for _, said in await self._again():
+            if isinstance(said, BaseException):
+                raise said
+            receipts.append(said)
+        return receipts
+
+    async def retry_own(self, event_id: str) -> Receipt | None:
+        """Send a failed event of the caller's again, with what followed it; its receipt, or what it fails
+        with, whatever becomes of the others. ``None``: somebody else has decided about it, and what came of
+        it cannot be told any more. Raises EarlierEventFailed while another one is in front of it."""
+        memory, lane = self.memory, self.memory.lane
+        failed = [pending.event_id for pending in lane.failed]
+        if event_id not in failed:
+            sending = lane.under_way(event_id)
+            if sending is None:
+                return None
+            # By somebody else's retry.
+            await asyncio.wait([sending.done])
+            if sending.done.cancelled():
+                return None
+            return await self._receipt(sending, memory, time.monotonic(), stamped=False)
+        if failed[0] != event_id:
+            lane.check_open()
+        for known, said in await self._again():
+            if known == event_id:
+                if isinstance(said, BaseException):
+                    raise said
+                return said
+        return None
+
+    async def retry_left(self) -> None:
+        """Send failed events again where the first one's writer was cancelled or has given up: nobody else
+        would, and no later event of the session could be sent from here. Sending again is always safe."""
+        if self.memory.lane.nobodys:
+            await self._again()
+
+    def leave(self, event_id: str) -> None:
+        """The caller's event, which failed, is anybody's to send again."""
+        self.memory.lane.leave(event_id)
+
+    async def _again(self) -> list[tuple[str, Receipt | BaseException]]:
         memory = self.memory
         sent_at = time.monotonic()
+        failed = memory.lane.retry()
         # Asked for directly and not expected from the stream: the first try may have been ruled on long ago.
-        return [
-            await self._receipt(pending, memory, sent_at, stamped=False) for pending in memory.lane.retry()
-        ]
+        said = await asyncio.gather(
+            *(self._receipt(pending, memory, sent_at, stamped=False) for pending in failed),
+            return_exceptions=True,
+        )
+        return [(pending.event_id, each) for pending, each in zip(failed, said, strict=True)]
 
     async def _receipt(
         self, pending: Pending, memory: SessionMemory, sent_at: float, stamped: bool

@@ -101,6 +101,7 @@ class Reader:
 
     def __init__(self, config: dict[str, Any], fetch_bytes: int = SEEK_FETCH_BYTES) -> None:
         self._stopped = False
+        self._config = config
         self._consumer = Consumer(
             consumer_config(config, fetch_bytes=fetch_bytes, fetch_wait_ms=FETCH_WAIT_MS)
         )
@@ -125,6 +126,20 @@ class Reader:
         except KafkaException as error:
             raise read_failure(error.args[0], topic) from None
         return int(low), int(high)
+
+    def mark(self, topic: str, partition: int, timeout_s: float = 10.0) -> int:
+        """The offset behind all that has been written by now, what is not yet known to be committed too: a
+        transaction's markers are written after its commit has been answered, each partition's for itself.
+        By a connection of its own; tens of milliseconds."""
+        config = consumer_config(self._config, fetch_bytes=SEEK_FETCH_BYTES, fetch_wait_ms=FETCH_WAIT_MS)
+        plain = Consumer({**config, "isolation.level": "read_uncommitted"})
+        try:
+            place = TopicPartition(topic, partition)
+            return int(plain.get_watermark_offsets(place, timeout=timeout_s, cached=False)[1])
+        except KafkaException as error:
+            raise read_failure(error.args[0], topic) from None
+        finally:
+            plain.close()
 
     def offset_at(self, topic: str, partition: int, time_ms: int, timeout_s: float = 10.0) -> int:
         """First offset appended at or after ``time_ms``; the last stable offset when there is none."""

@@ -47,8 +47,14 @@ _Record = tuple[str, bytes, bytes, Sequence[Header], int, Tell]
 #: A guarantee hangs on each; the pass-through table cannot change them.
 GUARANTEES: Final[dict[str, Any]] = {"acks": "all", "enable.idempotence": True}
 
+#: Of one record. librdkafka's own default is 1 000 000 bytes, below what the inbox takes (1 114 112 as set up
+#: by `refold topology apply`): a record between the two would be refused here at every try, and its session
+#: with it. What its topic takes is looked at before an event is queued, so this only has to be more.
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+
 #: Our defaults, which the pass-through table may change.
 TUNING: Final[dict[str, Any]] = {
+    "message.max.bytes": RECORD_BYTES_MAX,
     "linger.ms": LINGER_MS,
     "compression.type": "lz4",
     "queue.buffering.max.messages": IN_FLIGHT_EVENTS_MAX * 2,

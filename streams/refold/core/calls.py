@@ -38,12 +38,14 @@ from refold.core.ledger import (
     joinable_intent,
     make_room,
     open_intent,
+    same_arguments,
     touch,
 )
 from refold.core.limits import EFFECT_BYTES_MAX, LEASE_MS_MAX, OPEN_CALLS_MAX
 from refold.core.messages import bad_id, bad_reference
 from refold.core.results import apply_outcome, join_orphans
 from refold.core.rulings import Duplicate, Rejected
+from refold.core.runlife import bad_ref
 from refold.core.session import Call, Session
 
 
@@ -55,12 +57,14 @@ def rule_intended(session: Session, event: ToolCallIntended) -> Duplicate | Reje
         wrong = bad_id(event.message_id, "the asking message's id")
     if wrong is not None:
         return wrong
+    wrong = bad_ref(event.arguments_ref, "arguments_ref")
+    if wrong is not None:
+        return wrong
     if len(event.effect.encode()) > EFFECT_BYTES_MAX:
         return Rejected("bad_value", f"effect is longer than {EFFECT_BYTES_MAX} bytes")
     call = session.calls.get(event.operation_id)
     if call is not None and call.declared:
-        same = call.tool == event.tool and call.arguments_length == len(event.arguments.encode())
-        if same and (call.arguments is None or call.arguments == event.arguments):
+        if call.tool == event.tool and same_arguments(call, event):
             return Duplicate(call.intended_seq)
         return Rejected("conflict", f"the operation id was used for another call at seq {call.intended_seq}")
     if joinable_intent(session, event) is None and not has_room(session, 1):

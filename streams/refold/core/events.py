@@ -13,6 +13,7 @@ from refold.core.operationevents import OperationEvent
 from refold.core.progress import Progress
 from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
 from refold.core.run_events import RunEvent, TimerFired
+from refold.core.runstate import BlobRef
 from refold.core.sessionevents import ChildLinked as ChildLinked
 from refold.core.sessionevents import Settings as Settings
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
@@ -163,9 +164,14 @@ class BranchSwitched:
 
 
 class ToolCallIntended:
+    """``arguments_ref``: they are kept outside, and ``arguments`` is empty; ``arguments_valid`` is what the
+    producer says of those."""
+
     __slots__ = (
         "approval_required",
         "arguments",
+        "arguments_ref",
+        "arguments_valid",
         "call_id",
         "effect",
         "index",
@@ -184,10 +190,14 @@ class ToolCallIntended:
         effect: str = "",
         approval_required: bool = False,
         index: int = 0,
+        arguments_ref: BlobRef | None = None,
+        arguments_valid: bool = True,
     ) -> None:
         self.operation_id = operation_id
         self.tool = tool
         self.arguments = arguments
+        self.arguments_ref = arguments_ref
+        self.arguments_valid = arguments_valid
         self.call_id = call_id
         self.message_id = message_id
         self.effect = effect

@@ -111,6 +111,28 @@ def set_arguments(call: Call, arguments: str) -> None:
         call.arguments_sha256 = None
 
 
+def _set_given(call: Call, event: ToolCallIntended) -> None:
+    """Arguments that are kept outside are as much left out as long ones are."""
+    ref = event.arguments_ref
+    if ref is None:
+        set_arguments(call, event.arguments)
+        return
+    call.arguments_length, call.arguments_sha256 = ref.length, ref.sha256
+    call.arguments_valid = event.arguments_valid
+    call.arguments = None
+
+
+def same_arguments(call: Call, event: ToolCallIntended) -> bool:
+    """Whether the row was opened with these, as far as it says."""
+    ref = event.arguments_ref
+    data = b"" if ref is not None else event.arguments.encode()
+    if call.arguments_length != (len(data) if ref is None else ref.length):
+        return False
+    if call.arguments is not None:
+        return ref is None and call.arguments == event.arguments
+    return call.arguments_sha256 == (sha256(data).hexdigest() if ref is None else ref.sha256)
+
+
 def _elide_arguments(call: Call, arguments: str) -> None:
     call.arguments = None
     call.arguments_sha256 = sha256(arguments.encode()).hexdigest()
@@ -172,7 +194,7 @@ def open_intent(session: Session, seq: int, event: ToolCallIntended) -> Call:
         call.call_id = event.call_id
         call.message_id = event.message_id
         call.order = event.index
-        set_arguments(call, event.arguments)
+        _set_given(call, event)
     elif call.operation_id != event.operation_id:
         rekey(session, call, event.operation_id)
     call.declared = True

@@ -15,6 +15,7 @@ from refold.core.envelope import Envelope
 from refold.core.limits import RESULT_SUMMARY_BYTES_MAX
 from refold.core.policystate import PolicyChange
 from refold.core.reducerevents import ReducerQuarantined, ReducerReleased
+from refold.core.runstate import BlobRef
 from refold.core.types import IMPLEMENTED_TYPES
 from refold.core.usage import UsageAdmitted, UsageRecorded, UsageReleased
 from refold.errors import InvalidRecord
@@ -147,6 +148,8 @@ _DECODERS: Final[dict[str, Decoder]] = {
         r["effect"],
         r["approval_required"],
         r["index"],
+        None if r["arguments_ref"] is None else BlobRef(**r["arguments_ref"]),
+        r["arguments_valid"],
     ),
     "ToolCallApprovalRequested": lambda r, _: ev.ToolCallApprovalRequested(r["operation_id"], r["reason"]),
     "ToolCallApproved": lambda r, _: ev.ToolCallApproved(r["operation_id"]),

@@ -14,7 +14,7 @@ from refold.client.agents.handles import given
 from refold.client.agents.limits import RETRIES_MAX
 from refold.client.agents.outcomes import NonRetryable
 from refold.client.agents.specs import Attempt, StepSpec
-from refold.client.tools.bodies import in_thread, is_async
+from refold.client.tools.bodies import Beginning, in_thread, is_async
 from refold.client.tools.declare import Approval, LookupFunction, Tool, check_effect
 from refold.client.tools.outcomes import Effect
 from refold.errors import UsageError
@@ -41,7 +41,7 @@ def function_step(
 
     async def plainly(attempt: Attempt) -> Any:
         async with asyncio.timeout(timeout):
-            return await call(attempt, f"{run.run_id}/{attempt.step_id}/{attempt.number}", lambda: None)
+            return await call(attempt, f"{run.run_id}/{attempt.step_id}/{attempt.number}", run.look)
 
     async def by_ledger(attempt: Attempt) -> Any:
         said: list[NonRetryable] = []
@@ -110,10 +110,18 @@ class _Calling:
             check()
             return await function(*self._values, **more)
 
+        beginning = Beginning(lambda: True)
+
         def threaded() -> Any:
             with run.running.thread():
+                # Given up before it began, it must not begin while the run is another process's.
+                beginning.begin()
                 check()
                 return function(*self._values, **more)
 
-        made = await in_thread(threaded)
+        try:
+            made = await in_thread(threaded)
+        except BaseException:
+            beginning.call_off()
+            raise
         return await made if inspect.isawaitable(made) else made

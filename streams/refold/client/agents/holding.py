@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from refold.client.agents.execution import Execution
 from refold.client.agents.limits import REFUSED_PAUSE_S, RELEASE_S_MAX, UNAVAILABLE_PAUSE_S
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("refold.client")
 
 Outcome: TypeAlias = Literal["drained", "cut_short"]
+
+#: Refusals that only something new mends: then the run is announced anew. One that is over may still stand in
+#: the table of a process that was cut off until its tombstone had been compacted away.
+NOT_FOR_US: Final = frozenset({"pin_mismatch", "already_final", "unknown_run"})
 
 
 class Holding:
@@ -89,7 +93,7 @@ class Holding:
             grant = await take(self._agent, session, item, self._process)
             if not isinstance(grant, Grant):
                 self._contention.refused()
-                if grant.code == "pin_mismatch":
+                if grant.code in NOT_FOR_US:
                     self._table.forget(key)
                 self._table.later(key, loop.time(), REFUSED_PAUSE_S)
                 return

@@ -2,7 +2,9 @@
 
 A generation's task has nobody above it that could decide about a failed event, so it sends its own again (the
 same bytes and stamp: absorbed if it had been written after all). Another writer's failed event of the same
-session is that writer's to decide; until then events here wait, like everybody's.
+session is that writer's to decide; until then events here wait, like everybody's. Where that writer has gone
+(cancelled, or out of time) it is sent again by the next one: else nothing of the session could be sent by
+this process any more.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from refold.client.ordering import EarlierEventFailed
+from refold.client.ordering import EarlierEventFailed, NotAcknowledged
 from refold.client.receipts import Receipt, Ruling
 from refold.errors import TransientError, UnavailableError
 
@@ -41,31 +43,36 @@ async def ruled(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     receipt: Receipt | None = None
-    failed = False
+    #: Of our event, while it waits to be sent again.
+    failed: str | None = None
+    blocked = False
     pause = PAUSE_S
-    while True:
-        try:
-            if receipt is None:
-                if failed:
-                    # Ours is the first that failed: what followed it goes out behind it.
-                    receipt = next(iter(await session.retry()), None)
-                    failed = False
+    try:
+        while True:
+            try:
+                if blocked:
+                    await session.publisher.retry_left()
+                    blocked = False
+                if receipt is None and failed is not None:
+                    # The receipt must be its own: another event's ruling would be taken for ours.
+                    receipt = await session.publisher.retry_own(failed)
+                    failed = None
                 if receipt is None:
                     receipt = await session.publish(event_type, payload, **options)
-            return await receipt.ruling(max(0.05, deadline - loop.time()))
-        except EarlierEventFailed:
-            if loop.time() >= deadline:
-                raise
-        except (TransientError, UnavailableError):
-            if receipt is None:
-                failed = _is_first(session, event_type)
-            if loop.time() >= deadline:
-                raise
-        await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
-        pause = min(2 * pause, PAUSE_S_MAX)
-
-
-def _is_first(session: Session, event_type: str) -> bool:
-    """Whether the event that just failed is the one the session's lane stopped at."""
-    lane = session.publisher.memory.lane
-    return bool(lane.failed) and lane.failed[0].type == event_type
+                return await receipt.ruling(max(0.05, deadline - loop.time()))
+            except (NotAcknowledged, EarlierEventFailed) as error:
+                # Behind another's that failed it was queued all the same: what is retried there brings it to
+                # the front, where it is ours to decide.
+                blocked = isinstance(error, EarlierEventFailed)
+                failed = (error.event_id if isinstance(error, NotAcknowledged) else error.own) or failed
+                if loop.time() >= deadline:
+                    raise
+            except (TransientError, UnavailableError):
+                if loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
+            pause = min(2 * pause, PAUSE_S_MAX)
+    except BaseException:
+        if failed is not None:
+            session.publisher.leave(failed)
+        raise

@@ -22,7 +22,7 @@ from refold.client.tools.lookups import ask
 from refold.client.tools.operation import Grant, Operation
 from refold.client.tools.outcomes import CallOutcome, Done, Lookup
 from refold.client.tools.points import POINTS
-from refold.client.tools.record import record_done, record_unknown
+from refold.client.tools.record import record_done, record_failed, record_unknown
 from refold.client.tools.rows import Row, archived_outcome, find_row, outcome_of
 from refold.client.tools.verdicts import stricter
 from refold.errors import InvariantViolation, RefoldError, TransientError
@@ -111,28 +111,22 @@ async def _wait(op: Operation, view: SnapshotView | None, waits_ms: int) -> None
 async def _begin(op: Operation, view: SnapshotView | None, row: Row | None) -> Grant | CallOutcome | None:
     """No intent yet: record it, and at once the start, so that both are ruled on in one commit."""
     archive: Archive | None = None
-    if row is None and may_have_forgotten(view) and view is not None:
-        archive = archive_of(op.session._connection, op.session.key)
-        await archive.read(op.session, view.seq, view.data["created_at_ms"])
-        if (seq := archive.outcome_seq(op.operation_id)) is not None:
-            return await archived_outcome(op.session, op.operation_id, op.tool, seq)
-    if row is None:
-        remember(op, view, archive)
+    if row is None and view is not None and may_have_forgotten(view):
+        archive, first = await ask_archive(op, view, view.seq)
+        if first is not None:
+            return first
+    known = remember(op, view, archive, complete=row is None or not may_have_forgotten(view))
     approval = await needs_approval(op.approval, op.values)
     POINTS.reach("before_intent", op.operation_id, op.tool)
     intent = await op.intend(approval_required=approval)
     POINTS.reach("after_intent", op.operation_id, op.tool)
     if approval:
         asked = await op.send(lambda: op.session.request_approval(op.operation_id, **op.options()))
-        await op.rule(intent)
-        await op.rule(asked)
-        return None
-    if archive is not None and view is not None:
         ruling = await op.rule(intent)
-        # What came between our look and the intent: another process may have run it, and 32 others since.
-        if ruling.accepted and (first := await _first_outcome(op, view, ruling)) is not None:
-            return await _record_again(op, first)
-    return await _start(op, 1, intent, op.effect)
+        await op.rule(asked)
+        first = await _first_outcome(op, known, ruling)
+        return None if first is None else await _record_again(op, first)
+    return await _start(op, 1, intent, op.effect, known)
 
 
 async def _begin_new(op: Operation, known: Known) -> Grant | CallOutcome | None:
@@ -143,17 +137,35 @@ async def _begin_new(op: Operation, known: Known) -> Grant | CallOutcome | None:
     return await _start(op, 1, intent, op.effect, known)
 
 
-async def _first_outcome(op: Operation, view: SnapshotView, intended: Ruling) -> CallOutcome | None:
-    """The outcome this operation had before its intent was accepted now, if its row had left the ledger."""
+async def ask_archive(op: Operation, view: SnapshotView, upto: int) -> tuple[Archive, CallOutcome | None]:
+    """The outcome an operation had by ``upto`` that has no row any more; ``None``: it was never declared."""
     archive = archive_of(op.session._connection, op.session.key)
-    await archive.read(op.session, (intended.seq or 1) - 1, view.data["created_at_ms"])
-    if (seq := archive.outcome_seq(op.operation_id)) is None:
+    await archive.read(op.session, upto, view.data["created_at_ms"])
+    seq = archive.outcome_seq(op.operation_id, upto)
+    return archive, None if seq is None else await archived_outcome(op.session, op.operation_id, op.tool, seq)
+
+
+async def _first_outcome(op: Operation, known: Known, intended: Ruling) -> CallOutcome | None:
+    """The outcome this operation had before its intent was accepted now. ``known``: what the intent was sent
+    upon; somebody may have come in between, run it, and run so many others that its row has left."""
+    if known.covers(intended):
         return None
-    return await archived_outcome(op.session, op.operation_id, op.tool, seq)
+    known.end()
+    if not intended.in_effect:
+        return None
+    view = await op.session.state()
+    row = find_row(view, op.operation_id, op.call_id, op.message_id)
+    if row is None or view is None or not may_have_forgotten(view) or row["message_seq"] in known.asked_seqs:
+        return None
+    return (await ask_archive(op, view, row["intended_seq"] - 1))[1]
 
 
 async def _record_again(op: Operation, first: CallOutcome) -> CallOutcome | None:
-    return await record_done(op, first.attempt, list(first.content), None, is_error=first.is_error)
+    if first.state == "done":
+        return await record_done(op, first.attempt, list(first.content), None, is_error=first.is_error)
+    # Of the attempt that the row is at now, whoever began it: nothing took effect, now as then.
+    made = await record_failed(op, None, first.state, first.reason or first.text)
+    return made and first
 
 
 async def _resume(op: Operation, row: Row) -> Grant | CallOutcome | None:
@@ -172,16 +184,18 @@ async def _start(
     was sent upon without a read."""
     first: CallOutcome | None = None
     POINTS.reach("before_started", op.operation_id, op.tool)
-    receipt, sent_at = await op.start(attempt)
+    # A caller that is cancelled does not hear of it, but it may be granted all the same.
+    starting = in_background(op.start(attempt))
+    try:
+        receipt, sent_at = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        in_background(_give_back_when_sent(op, attempt, starting))
+        raise
     try:
         intended = None if intent is None else await op.rule(intent)
         started = await op.rule(receipt)
-        if known is not None and intended is not None and not known.covers(intended):
-            # Somebody else's event is between what we knew and our intent.
-            known.end()
-            view = await op.session.state() if intended.accepted else None
-            if view is not None and may_have_forgotten(view):
-                first = await _first_outcome(op, view, intended)
+        if known is not None and intended is not None:
+            first = await _first_outcome(op, known, intended)
     except BaseException:
         # Cancelled, or the intent was refused (other arguments under this id) and the start hit the other
         # call. Either way nothing runs: say so, or it would be asked about when the lease is over.
@@ -197,7 +211,16 @@ async def _start(
     lease = op.lease(attempt, sent_at).start()
     POINTS.reach("after_started", op.operation_id, op.tool)
     key = idempotency_key(op.operation_id, attempt)
-    return Grant(op, attempt, key, lease, fresh=True, ours_alone=op.effect == recorded == "external")
+    return Grant(
+        op, attempt, key, lease, op.effect, fresh=True, ours_alone=op.effect == recorded == "external"
+    )
+
+
+async def _give_back_when_sent(
+    op: Operation, attempt: int, starting: asyncio.Task[tuple[Receipt, float]]
+) -> None:
+    receipt, _ = await starting
+    await _give_back_when_ruled(op, attempt, receipt)
 
 
 async def _give_back_when_ruled(op: Operation, attempt: int, receipt: Receipt) -> None:
@@ -231,9 +254,10 @@ async def _take_over(op: Operation, row: Row, view: SnapshotView | None) -> Gran
     try:
         POINTS.reach("after_claim", op.operation_id, op.tool)
         key = idempotency_key(op.operation_id, attempt)
-        if stricter(op.effect, row["effect"]) != "external":
+        effect = stricter(op.effect, row["effect"])
+        if effect != "external":
             keep = True
-            return Grant(op, attempt, key, lease, fresh=False)
+            return Grant(op, attempt, key, lease, effect, fresh=False)
         answer = await ask(op.lookup, key)
         POINTS.reach("after_lookup", op.operation_id, op.tool)
         if isinstance(answer.answer, Done):

@@ -9,6 +9,7 @@ message is in the ledger, never ask.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import weakref
 from collections import OrderedDict
@@ -19,14 +20,15 @@ from refold.client.connection import Connection
 from refold.client.events import SessionEvent
 from refold.client.snapshots import FINAL_CALL_STATES, SnapshotView
 from refold.core.limits import CLOSED_CALLS_MAX, PRUNED_CALLS, QUIET_TOOLS_BYTES
+from refold.errors import TransientError
 
 if TYPE_CHECKING:
     from refold.client.session import Session
 
-#: Sessions whose operations one client remembers: with ARCHIVED_CALLS_MAX entries of about 150 bytes each at
-#: most 100 MB, in practice a few.
+#: Sessions whose operations one client remembers: with ARCHIVED_CALLS_MAX entries of about 200 bytes each at
+#: most 130 MB, in practice a few.
 ARCHIVED_SESSIONS_MAX: Final = 64
-#: Operations remembered per session; a session with more is read from its beginning each time.
+#: Operations and runs remembered per session; a session with more is read from its beginning each time.
 ARCHIVED_CALLS_MAX: Final = 10_000
 
 #: Events that say how a call ended.
@@ -51,36 +53,61 @@ class Archive:
         self.seq = 0
         #: When this life began; a deleted session begins another one at seq 1.
         self._created_ms = 0
-        #: Digest of the operation id → seq of its outcome, 0 while there is none.
-        self._known: dict[bytes, int] = {}
+        #: Digest of the operation id → seq of its first intent and of its first outcome, 0 while there is
+        #: none.
+        self._known: dict[bytes, tuple[int, int]] = {}
+        #: Digests of the ids of runs that were started.
+        self._runs: set[bytes] = set()
+        #: Calls that run side by side ask the same archive: half of one reading and half of another would
+        #: leave a gap in which an operation is taken for a new one.
+        self._reading = asyncio.Lock()
 
     async def read(self, session: Session, upto: int, created_ms: int) -> None:
-        """Take in the events up to ``upto`` of the life that began at ``created_ms``."""
-        if created_ms != self._created_ms or upto < self.seq or len(self._known) > ARCHIVED_CALLS_MAX:
-            # The session was deleted and began anew, or is too long to be remembered.
-            self.seq, self._created_ms = 0, created_ms
-            self._known.clear()
-        if upto == self.seq:
-            return
-        async with aclosing(session.events(after=self.seq, limit=upto - self.seq)) as source:
-            async for event in source:
-                self._take(event)
-                self.seq = event.seq
+        """Take in the events up to ``upto``, at least, of the life that began at ``created_ms``. Raises
+        TransientError where the journal does not have them all."""
+        async with self._reading:
+            full = len(self._known) + len(self._runs) > ARCHIVED_CALLS_MAX
+            if created_ms != self._created_ms or full:
+                # The session was deleted and began anew, or is too long to be remembered.
+                self.seq, self._created_ms = 0, created_ms
+                self._known.clear()
+                self._runs.clear()
+            if upto <= self.seq:
+                return
+            async with aclosing(session.events(after=self.seq, limit=upto - self.seq)) as source:
+                async for event in source:
+                    self._take(event)
+                    self.seq = event.seq
+            if self.seq < upto:
+                # What is not in it would be taken for new, and run again.
+                raise TransientError(
+                    f"the journal of session {session.tenant}/{session.id} ends at seq {self.seq} and not at "
+                    f"{upto}: a commit is being finished, or the session was deleted just now. Try again"
+                )
 
     def _take(self, event: SessionEvent) -> None:
+        if event.type == "RunStarted" and event.payload is not None:
+            self._runs.add(_digest(event.payload["run_id"]))
         if event.type != "ToolCallIntended" and event.type not in OUTCOMES:
             return
         operation = (event.payload or {}).get("operation_id")
         if operation is not None:
             digest = _digest(operation)
+            intended, outcome = self._known.get(digest, (0, 0))
             if event.type == "ToolCallIntended":
-                self._known.setdefault(digest, 0)
-            elif digest in self._known:
-                self._known[digest] = event.seq
+                self._known[digest] = (intended or event.seq, outcome)
+            else:
+                self._known[digest] = (intended, outcome or event.seq)
 
-    def outcome_seq(self, operation_id: str) -> int | None:
-        """Seq of the outcome; 0: it was declared, and ended by a message; ``None``: never declared."""
-        return self._known.get(_digest(operation_id))
+    def outcome_seq(self, operation_id: str, upto: int | None = None) -> int | None:
+        """Seq of the outcome; 0: it was declared, and ended by a message; ``None``: never declared, or only
+        after ``upto``. What the session held at ``upto`` says which of these have ended."""
+        intended, outcome = self._known.get(_digest(operation_id), (0, 0))
+        return outcome if intended and (upto is None or intended <= upto) else None
+
+    def had_run(self, run_id: str) -> bool:
+        """Whether a run of this id was ever started."""
+        return _digest(run_id) in self._runs
 
 
 def _digest(operation_id: str) -> bytes:

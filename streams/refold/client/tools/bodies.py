@@ -14,6 +14,39 @@ from collections.abc import Callable
 from typing import Any
 
 
+class CalledOff(Exception):
+    """The body has not begun, and does not begin any more."""
+
+
+class Beginning:
+    """One body's way in: it begins, or is called off before it has, and never both.
+
+    A thread that was just started may come to its body after its caller has been cancelled or has run into
+    the time-out. What is recorded then (*not done*) must stay true, so the two are decided under one lock.
+    ``may``: asked directly before it begins, as the lease is.
+    """
+
+    __slots__ = ("_began", "_lock", "_may", "_off")
+
+    def __init__(self, may: Callable[[], bool]) -> None:
+        self._may = may
+        self._lock = threading.Lock()
+        self._began = self._off = False
+
+    def begin(self) -> None:
+        """Directly before the body, where it runs. Raises :class:`CalledOff`."""
+        with self._lock:
+            if self._off or not self._may():
+                raise CalledOff
+            self._began = True
+
+    def call_off(self) -> bool:
+        """Whether it had not begun; it never does then."""
+        with self._lock:
+            self._off = True
+            return not self._began
+
+
 async def run_body(
     function: Callable[..., Any],
     arguments: dict[str, Any],

@@ -7,9 +7,10 @@ so a gap in them is somebody else's event, and the knowledge ends. So it does wi
 have added calls by other ways, as messages do.
 
 It is looked at twice: before the intent is sent, and when the intent was accepted, because only its seq says
-that nobody came in between. Where somebody did, the session is read then, before the body runs. What cannot
-be told apart by seqs is a session that another process deleted and filled anew up to the very event; within
-``KNOWN_S`` of our last one, this key among them and its row dropped again.
+that nobody came in between. Where somebody did, the session is read then, before the body runs. The second
+look is also that of a call whose session was read: its process may have been stopped behind the read. What
+cannot be told apart by seqs is a session that another process deleted and filled anew up to the very event;
+within ``KNOWN_S`` of our last one, this key among them and its row dropped again.
 """
 
 from __future__ import annotations
@@ -52,18 +53,25 @@ CALL_TYPES: Final = frozenset(
 class Known:
     """Everything up to ``seq`` of one session, as long as it is ``whole``."""
 
-    __slots__ = ("archive", "asked", "full", "operations", "read_seq", "seq", "since", "whole")
+    __slots__ = (
+        *("archive", "asked", "asked_seqs", "complete", "full", "operations", "read_seq", "seq", "since"),
+        "whole",
+    )
 
-    def __init__(self, view: SnapshotView | None, archive: Archive | None) -> None:
+    def __init__(self, view: SnapshotView | None, archive: Archive | None, complete: bool) -> None:
         rows = () if view is None else view.data["tools"]
         self.seq = self.read_seq = 0 if view is None else view.seq
         #: Where rows may have left the ledger, those it has read.
         self.archive = archive
+        #: Every operation there has been is in one of the two; else only who came in between is known.
+        self.complete = complete
         self.operations = {row["operation_id"] for row in rows}
         #: So many are too many.
         self.full = len(self.operations) + KNOWN_CALLS_MAX
         #: Call ids of rows that messages opened: an intent joins them, or must not be sent any more.
         self.asked = {row["call_id"] for row in rows if not row["declared"]}
+        #: Seqs of those messages: a row of one of them that is declared now has not been made anew.
+        self.asked_seqs = frozenset(row["message_seq"] for row in rows if not row["declared"])
         self.since = time.monotonic()
         self.whole = True
 
@@ -96,20 +104,25 @@ class Known:
 _KNOWN: Final[weakref.WeakKeyDictionary[Connection, OrderedDict[bytes, Known]]] = weakref.WeakKeyDictionary()
 
 
-def remember(op: Operation, view: SnapshotView | None, archive: Archive | None) -> None:
-    """The session was just read. ``archive`` as of the view; ``None`` where no row can have left."""
+def remember(
+    op: Operation, view: SnapshotView | None, archive: Archive | None, *, complete: bool = True
+) -> Known:
+    """The session was just read. ``archive`` as of the view; ``None`` where no row can have left, or
+    (``complete`` is false) where it was not asked."""
     connection, key = op.session._connection, op.session.key
     kept = _KNOWN.setdefault(connection, OrderedDict())
     known = kept.get(key)
-    if known is None or not known.reaches(0 if view is None else view.seq):
+    seq = 0 if view is None else view.seq
+    if known is None or not known.reaches(seq) or (complete and not known.complete and known.seq == seq):
         if known is not None:
             known.end()
-        known = kept[key] = Known(view, archive)
+        known = kept[key] = Known(view, archive, complete)
         connection.memory(key).heard = known.heard
     known.operations.add(op.operation_id)
     kept.move_to_end(key)
     if len(kept) > KNOWN_SESSIONS_MAX:
         kept.popitem(last=False)[1].end()
+    return known
 
 
 def as_new(op: Operation) -> Known | None:
@@ -117,7 +130,7 @@ def as_new(op: Operation) -> Known | None:
     connection, key = op.session._connection, op.session.key
     kept = _KNOWN.get(connection)
     known = None if kept is None else kept.get(key)
-    if known is None or not known.whole or time.monotonic() - known.since > KNOWN_S:
+    if known is None or not (known.whole and known.complete) or time.monotonic() - known.since > KNOWN_S:
         return None
     if op.operation_id in known.operations or (op.call_id is not None and op.call_id in known.asked):
         return None

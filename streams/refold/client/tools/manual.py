@@ -40,9 +40,7 @@ async def manual(op: Operation, values: Mapping[str, Any]) -> AsyncGenerator[Man
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             # What the block said counts although it was cancelled after.
             await settle(
-                _conclude_said(grant, call, started_at)
-                if call.said
-                else cancelled(grant, op.effect, began=True)
+                _conclude_said(grant, call, started_at) if call.said else cancelled(grant, began=True)
             )
             raise
         except Exception as error:
@@ -50,7 +48,7 @@ async def manual(op: Operation, values: Mapping[str, Any]) -> AsyncGenerator[Man
             await finish(
                 _conclude_said(grant, call, started_at)
                 if call.said
-                else conclude(grant, op.effect, error, started_at, may_retry=False, again=not grant.fresh)
+                else conclude(grant, error, started_at, may_retry=False, again=not grant.fresh)
             )
             raise
         POINTS.reach("after_effect", op.operation_id, op.tool)
@@ -85,9 +83,7 @@ def _nothing_to_run(outcome: CallOutcome) -> Exception:
 async def _conclude_said(grant: Grant, call: ManualCall, started_at: float) -> None:
     op = grant.operation
     if isinstance(call.verdict, BaseException):
-        call.outcome = await conclude(
-            grant, op.effect, call.verdict, started_at, may_retry=False, again=not grant.fresh
-        )
+        call.outcome = await conclude(grant, call.verdict, started_at, may_retry=False, again=not grant.fresh)
     else:
         _, result, is_error = call.verdict
         call.outcome = await record_done(op, grant.attempt, result, ms_since(started_at), is_error=is_error)

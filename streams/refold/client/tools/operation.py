@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from refold.client.connection import now_ms
 from refold.client.ids import new_id
-from refold.client.ordering import EarlierEventFailed
+from refold.client.ordering import EarlierEventFailed, NotAcknowledged
 from refold.client.receipts import Receipt, Refused, Ruling
 from refold.client.tools.clocks import lease_clock
 from refold.client.tools.declare import Approval, LookupFunction
@@ -100,7 +100,13 @@ class Operation:
         while True:
             try:
                 receipt = await append()
-            except (TransientError, EarlierEventFailed):
+            except TransientError as error:
+                own = error.event_id if isinstance(error, NotAcknowledged) else None
+                if isinstance(error, EarlierEventFailed):
+                    own = error.own
+                if own is not None:
+                    # Should this be given up or cancelled, whoever writes next sends it again.
+                    self.session.publisher.leave(own)
                 if lease_clock() > deadline:
                     raise
                 await asyncio.sleep(SEND_PAUSE_S)
@@ -194,13 +200,15 @@ class Grant:
 
     ``fresh``: we have just started this attempt, so nobody has run it before. ``ours_alone``: nor can anybody
     run it after, so as long as its body has not begun it is known to be not done. Only external calls are:
-    one that may simply run again runs as the same attempt when it is claimed.
+    one that may simply run again runs as the same attempt when it is claimed. ``effect``: what it is judged
+    by; of an attempt that another runner began, whichever of its effect and the tool's allows less.
     """
 
     operation: Operation
     attempt: int
     key: str
     lease: Lease
+    effect: Effect
     fresh: bool
     ours_alone: bool = False
 

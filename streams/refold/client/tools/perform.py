@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from refold.client.tools.acquire import ROUNDS_MAX, acquire, does_not_settle
+from refold.client.tools.acquire import ROUNDS_MAX, acquire, ask_archive, does_not_settle
+from refold.client.tools.archive import may_have_forgotten
 from refold.client.tools.call import ToolCall
 from refold.client.tools.declare import Tool
 from refold.client.tools.execute import execute
@@ -23,7 +24,7 @@ async def perform(op: Operation, tool: Tool, arguments: dict[str, Any] | BadArgu
         got = await acquire(op)
         if not isinstance(got, Grant):
             return got
-        outcome = await execute(got, _body(got, tool, arguments), effect=op.effect, retry_on=tool.retry_on)
+        outcome = await execute(got, _body(got, tool, arguments), retry_on=tool.retry_on)
         if outcome is not None:
             return outcome
 
@@ -51,7 +52,12 @@ async def refuse(op: Operation, code: str, reason: str) -> CallOutcome:
     text stays in the ledger. A call that has an outcome, or was started by a process that knew better, keeps
     what it has."""
     for _ in range(ROUNDS_MAX):
-        row: Row | None = find_row(await op.session.state(), op.operation_id, op.call_id, op.message_id)
+        view = await op.session.state()
+        row: Row | None = find_row(view, op.operation_id, op.call_id, op.message_id)
+        if row is None and view is not None and may_have_forgotten(view):
+            _, first = await ask_archive(op, view, view.seq)
+            if first is not None:
+                return first
         if row is not None and row["state"] != "intended":
             return await outcome_of(op.session, row)
         if row is None or not row["declared"]:

@@ -91,8 +91,9 @@ def _unwrapped(content: list[Part], call_id: str | None) -> list[Part]:
 
 
 async def full_arguments(session: Session, row: Row) -> str:
-    """The raw argument text, from the journal where the state leaves a long one out."""
-    if row["arguments"] is not None:
+    """The raw argument text, from the journal where the state leaves a long one out. Older states say "" of
+    what is in the blob store, so that is looked up too."""
+    if row["arguments"]:
         return str(row["arguments"])
     for seq in sorted({row["intended_seq"], row["message_seq"]} - {0}):
         payload = (await event_at(session, seq)).payload or {}

@@ -13,6 +13,7 @@ from refold.client.events import SessionEvent
 from refold.client.operations.past import Past, Placed, fold_past
 from refold.client.session import Session
 from refold.client.snapshots import SnapshotView
+from refold.errors import TransientError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class History:
 
     async def path(self, view: SnapshotView | None) -> Path:
         """As of ``view``; empty where there is no session. Raises NotFound where retention has cut the
-        journal's beginning."""
+        journal's beginning, TransientError where its end is not readable yet."""
         if view is None:
             self._past = None
             return Path(0, [], "", "")
@@ -46,6 +47,13 @@ class History:
         self._past, self._life = None, life
         past = await fold_past(self._events_of, view.tenant, view.session, view.seq, messages=True, into=past)
         self._past = past
+        if past.state.seq < view.seq:
+            # Without an owner the journal is read to the last stable offset. What is behind that is not lost,
+            # and a history without it would leave turns out.
+            raise TransientError(
+                f"the journal of session {view.tenant}/{view.session} ends at seq {past.state.seq} and not "
+                f"at {view.seq}: a commit is being finished, or the session was deleted just now. Try again"
+            )
         return _path(past)
 
     def _events_of(self, session: str, after: int, limit: int | None) -> AsyncGenerator[SessionEvent, None]:
