@@ -10,8 +10,9 @@ from confluent_kafka import Message
 from refold.client.reader import Reader, ReaderPool
 from refold.client.routing import Directory
 from refold.client.sender import Delivery
+from refold.core.types import WORKER_TYPES
 from refold.topology.names import TopicNames
-from refold.wire.journal import decode_journal
+from refold.wire.journal import JournalEntry, decode_journal
 from refold.wire.owner import RulingLine
 
 #: How much earlier than the inbox append the worker's records may be dated: the clocks of producer, broker
@@ -52,10 +53,10 @@ class Fallback:
         def visit(message: Message) -> bool:
             nonlocal found
             entry = decode_journal(message.value() or b"")
-            if entry.partition == partition and entry.offset == offset:
+            if (entry.partition, entry.offset) == (partition, offset) and not _is_note(entry):
                 found = entry.seq
-            # The journal is written in inbox order: once past the offset it cannot come any more.
-            return found is None and not (entry.partition == partition and entry.offset > offset)
+            # To the end: a record that waited for its session (rule H5) is journalled after later ones.
+            return found is None
 
         start = reader.offset_at(self._names.journal, partition, since_ms)
         reader.sweep(self._names.journal, partition, start, visit)
@@ -95,6 +96,13 @@ class Fallback:
         first, _ = reader.end(self._names.state, partition)
         reader.sweep(self._names.state, partition, first, visit)
         return newest
+
+
+def _is_note(entry: JournalEntry) -> bool:
+    """Whether this is the worker's word about an inbox record, journalled at its place: that it stopped the
+    session, or is parked. The record itself was rejected."""
+    quarantined = f"quarantined/{entry.partition}/{entry.offset}"
+    return entry.env.type in WORKER_TYPES or entry.env.event_id == quarantined
 
 
 def header_map(message: Message) -> dict[str, bytes]:
