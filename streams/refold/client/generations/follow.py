@@ -126,6 +126,9 @@ class Follow:
                     frames = await archived(self._session, self.generation)
                     if frames is None:
                         raise
+                    if self._has_part_of(frames):
+                        cursor.seq = 0
+                        yield Frame("reset", self.generation, cursor.attempt, 0)
                     for frame in frames:
                         for shown in cursor.take(frame):
                             yield shown
@@ -135,6 +138,14 @@ class Follow:
                         raise
                     yield None
                     await asyncio.sleep(PAUSE_S)
+
+    def _has_part_of(self, archived: list[Frame]) -> bool:
+        """An archived text is one frame: who has a part of it is told to forget that before it comes."""
+        cursor = self._cursor
+        return any(
+            frame.kind == "delta" and cursor.attempt == frame.attempt and 0 < cursor.seq < frame.seq
+            for frame in archived
+        )
 
     def _saw(self, frame: Frame | None) -> None:
         """Who has seen the end reads a state that holds the message: the end is in the topic a moment before
