@@ -62,6 +62,8 @@ class Feed:
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._slots = threading.Semaphore(HUB_BATCHES_MAX)
         self._stopping = threading.Event()
+        #: The thread obeys no more: whatever it did not see is refused by whoever asks.
+        self._over = threading.Event()
         self._assigned: set[int] = set()
         self._unhurried = unhurried
         wait_ms = EAR_FETCH_WAIT_MS if unhurried else HUB_FETCH_WAIT_MS
@@ -79,12 +81,14 @@ class Feed:
     @property
     def alive(self) -> bool:
         """False once the thread has ended, whatever ended it."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._over.is_set()
 
     async def add(self, partition: int) -> int:
         """Read the partition from its last stable offset on; returns that offset. Raises as a read does."""
         future: asyncio.Future[int] = self._loop.create_future()
         self._commands.put(("add", partition, future))
+        if self._over.is_set():
+            self._refuse_rest()
         return await future
 
     def remove(self, partition: int) -> None:
@@ -106,8 +110,9 @@ class Feed:
             for partition in sorted(self._assigned):
                 self._call(self._broken, partition, TransientError(f"the feed ended: {error!r}"))
         finally:
-            self._consumer.close()
+            self._over.set()
             self._refuse_rest()
+            self._consumer.close()
 
     def _serve(self) -> None:
         pause = 0.0
@@ -183,7 +188,7 @@ class Feed:
                 _, _, future = self._commands.get_nowait()
             except queue.Empty:
                 return
-            self._tell(future, TransientError("the client was closed"))
+            self._tell(future, TransientError("the feed has ended: the client was closed, or cannot read on"))
 
 
 def _passes(error: KafkaError) -> bool:

@@ -131,6 +131,8 @@ async def _claim(service: Generations, session: Session, generation_id: str, due
             await _performed(service, session, terms, generator, task)
             return "ran"
         # Held, by a renewal that came in between or by the clock of the fold: it says more with time.
+        if pause >= CLAIM_PAUSE_S_MAX:
+            return "elsewhere"
         await asyncio.sleep(pause)
         pause = min(2 * pause, CLAIM_PAUSE_S_MAX)
 
