@@ -1,5 +1,5 @@
-"""Generations asked for again: with another question, after a run that was left, after the buffer is gone, and
-while the client closes or its blob store is away. A real broker, a real worker."""
+"""Generations asked for again: with another question, after a run that was left, after the buffer is gone;
+and while the client closes or its blob store is away. A real broker, a real worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from client.worker_process import Worker, refold, worker
 from refold.client import Frame, Generation, Refold, Refused, Session
 from refold.client.generations import run as run_module
 from refold.client.generations.metering import Meter
-from refold.errors import UnavailableError
+from refold.errors import UnavailableError, UsageError
 from refold.settings import Settings
 from refold.testing.kafka import Kafka
 
@@ -160,26 +160,55 @@ async def test_a_client_that_closes_leaves_its_answers_to_others(
         await rf.stop(name, g.id)
 
 
-async def test_a_blob_store_that_is_away_does_not_fail_an_answer(rf: Refold, blobs: Path) -> None:
+async def test_a_place_in_another_text_is_told_to_forget_it(rf: Refold) -> None:
+    """Goal: a follower with a place that this text never had (its session was deleted and begun anew) waits
+    for nothing that cannot come, while it runs and afterwards."""
+    s = new_session(rf, "elsewhere")
+    g = await s.generate(story, params={"words": 5_000, "pace": 0.01})
+
+    async def all_of() -> list[Frame]:
+        follow = rf.follow(s, g.id)
+        assert follow.seek(f"{g.id}:9:3")
+        return [frame async for frame in follow]
+
+    following = asyncio.create_task(all_of())
+    await until(lambda: g.produced > 3)
+    await g.stop()
+    outcome = await g.result(END_S_MAX)
+    for frames in (await asyncio.wait_for(following, 20), await asyncio.wait_for(all_of(), 20)):
+        assert frames[0].kind == "reset"
+        assert (joined(frames), frames[-1].state) == (outcome.text, "stopped")
+
+
+async def test_a_client_is_opened_once(rf: Refold) -> None:
+    """Goal: no second connection is left behind that nobody closes."""
+    with pytest.raises(UsageError, match="open already"):
+        await rf.__aenter__()
+    assert (await new_session(rf, "once").append("hi")).offset >= 0
+
+
+async def test_a_blob_store_that_is_away_does_not_fail_an_answer(
+    kafka: Kafka, prefix: str, running: Worker, tmp_path: Path
+) -> None:
     """Goal: the answer is all there; it ends when the store is back. And it is shown whole afterwards, when
     only its message is left, of which the session has a reference."""
-    s = new_session(rf, "blobs")
-    blobs.parent.mkdir(exist_ok=True)
-    blobs.write_bytes(b"no directory")
-    try:
-        g = await s.generate(story, key="k", params={"words": 200, "pace": 0})
+    blobs = tmp_path / "blobs"
+    blobs.write_bytes(b"no directory")  # noqa: ASYNC240 - a local file
+    options = {"key": "k", "params": {"words": 200, "pace": 0}}
+    async with client(kafka, prefix, blobs) as rf:
+        s = new_session(rf, "blobs")
+        g = await s.generate(story, **options)  # type: ignore[arg-type]
         ending = asyncio.create_task(g.result(END_S_MAX))
         found = [frame async for frame in _until_said(rf, s, g.id, story_text(200))]
         await asyncio.sleep(0.1)
         assert (await states(s))[g.id] == "started"
-    finally:
-        blobs.unlink()
-    outcome = await ending
-    assert (outcome.state, outcome.text) == ("finished", story_text(200))
-    assert joined(found) == story_text(200)
-    await push_out(s)
-    again = await s.generate(story, key="k", params={"words": 200, "pace": 0})
-    assert (await again.result(END_S_MAX)).text == story_text(200)
+        blobs.unlink()  # noqa: ASYNC240 - a local file
+        outcome = await ending
+        assert (outcome.state, outcome.text) == ("finished", story_text(200))
+        assert joined(found) == story_text(200)
+        await push_out(s)
+        again = await s.generate(story, **options)  # type: ignore[arg-type]
+        assert (await again.result(END_S_MAX)).text == story_text(200)
 
 
 async def _until_said(rf: Refold, s: Session, generation: str, text: str) -> AsyncIterator[Frame]:

@@ -658,7 +658,7 @@ async def test_a_supervisor_waits_for_a_broker_and_no_answer_holds_up_the_next_t
     run = asyncio.create_task(made.run())
     count = 3 * supervisor_module.TAKEOVERS_MAX
     async with asyncio.timeout(10):
-        while service.sink is None:
+        while service.sink is None:  # noqa: ASYNC110 - what the supervisor does
             await asyncio.sleep(0.001)
         for n in range(count):
             dead = Marker(f"g-{n}", "begin", 1, lease_ms=1, generator="reply")
@@ -672,7 +672,9 @@ async def test_a_supervisor_waits_for_a_broker_and_no_answer_holds_up_the_next_t
     assert service.sink is None
 
 
-async def test_a_lease_that_is_held_on_and_on_is_given_up_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_that_is_held_on_and_on_is_given_up_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Goal: a generation whose process renews and says nothing keeps no place among the take-overs."""
     monkeypatch.setattr(takeover_module, "CLAIM_PAUSE_S", 0.01)
     monkeypatch.setattr(takeover_module, "CLAIM_PAUSE_S_MAX", 0.04)

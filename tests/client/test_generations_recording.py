@@ -230,7 +230,7 @@ async def test_a_cancelled_answer_is_cancelled_while_its_provider_hangs_up() -> 
     topic, stream = Topic(), Clinging()
     task = asyncio.create_task(collected(recording(topic), stream))
     async with asyncio.timeout(10):
-        while not (topic.records and stream.closing):
+        while not (topic.records and stream.closing):  # noqa: ASYNC110 - conditions of two parts
             await asyncio.sleep(0.001)
         # The chunk is taken; what is waited for is the stream's end.
         await asyncio.sleep(0.05)

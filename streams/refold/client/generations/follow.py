@@ -115,6 +115,10 @@ class Follow:
                     place = await self._service.locate(self._session, self.generation)
                     if not cursor.attempt:
                         cursor.attempt = place.text_attempt
+                    if place.ended and cursor.attempt > place.text_attempt:
+                        # A place in another text: of a session that was deleted and begun anew, say.
+                        cursor.attempt, cursor.seq = place.text_attempt, 0
+                        yield Frame("reset", self.generation, cursor.attempt, 0)
                     source = self._settled(place) if place.ended else self._live(place, heartbeat_s)
                     try:
                         async for frame in source:
@@ -189,6 +193,8 @@ class Follow:
                     continue
                 if track.failure is not None:
                     raise track.failure
+                if track.ended:
+                    raise TransientError("the generation has ended, and not where this follower is")
                 try:
                     async with asyncio.timeout(heartbeat_s):
                         await track.changed()

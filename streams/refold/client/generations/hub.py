@@ -90,8 +90,8 @@ class Hub:
 
     async def watch(self, partitions: frozenset[int], sink: Sink, regained: Regained) -> dict[int, int]:
         """Call ``sink`` with every item of these partitions from now on, until :meth:`unwatch`; returns where
-        now is, per partition. Where the feed of one breaks off it is begun anew, and ``regained`` called: what
-        lies before that place has not been heard."""
+        now is, per partition. Where the feed of one breaks off it is begun anew, and ``regained`` is called:
+        what lies before that place has not been heard."""
         self._sinks.append((partitions, sink, regained))
         return {partition: await self._live_at(partition) for partition in sorted(partitions)}
 

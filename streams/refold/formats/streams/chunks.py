@@ -125,7 +125,7 @@ async def chunks_of(stream: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator
         thread = ThreadPoolExecutor(1, "refold-stream")
         try:
             while (
-                chunk := await loop.run_in_executor(thread, context.run, next, source, _ENDED)
+                chunk := await loop.run_in_executor(thread, lambda: context.run(next, source, _ENDED))
             ) is not _ENDED:
                 yield chunk
         finally:
