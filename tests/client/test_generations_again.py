@@ -193,7 +193,7 @@ async def test_a_blob_store_that_is_away_does_not_fail_an_answer(
     """Goal: the answer is all there; it ends when the store is back. And it is shown whole afterwards, when
     only its message is left, of which the session has a reference."""
     blobs = tmp_path / "blobs"
-    blobs.write_bytes(b"no directory")  # noqa: ASYNC240 - a local file
+    blobs.write_bytes(b"no directory")
     options = {"key": "k", "params": {"words": 200, "pace": 0}}
     async with client(kafka, prefix, blobs) as rf:
         s = new_session(rf, "blobs")
@@ -202,7 +202,7 @@ async def test_a_blob_store_that_is_away_does_not_fail_an_answer(
         found = [frame async for frame in _until_said(rf, s, g.id, story_text(200))]
         await asyncio.sleep(0.1)
         assert (await states(s))[g.id] == "started"
-        blobs.unlink()  # noqa: ASYNC240 - a local file
+        blobs.unlink()
         outcome = await ending
         assert (outcome.state, outcome.text) == ("finished", story_text(200))
         assert joined(found) == story_text(200)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from client.generation_items import G, batch, begin, end, joined
 from refold.client.generations import ears as ears_module
@@ -34,7 +36,7 @@ from refold.client.ordering import EarlierEventFailed
 from refold.client.owners import NoOwnerAnswers
 from refold.client.receipts import Ruling
 from refold.core.progress import Ack, Batch, Marker
-from refold.errors import NotFound, TransientError, UsageError
+from refold.errors import NotFound, TransientError, UnavailableError, UsageError
 from refold.wire.batches import decode_item, encode_item
 
 KEY = b"t/s"
@@ -364,6 +366,54 @@ async def test_a_watched_partition_that_breaks_off_is_begun_anew_and_its_watcher
     hub.unwatch(sink)
     assert FakeFeed.made.partitions == set()
     await hub.close()
+
+
+class HalfAway:
+    """A consumer of two partitions, the second of which has no leader."""
+
+    def __init__(self, config: Any) -> None:
+        self.offset = 4
+
+    def get_watermark_offsets(self, place: Any, *, timeout: float, cached: bool) -> tuple[int, int]:
+        if place.partition == 1:
+            time.sleep(timeout)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return 0, 5
+
+    def incremental_assign(self, places: Any) -> None:
+        assert [place.partition for place in places] == [0]
+
+    def poll(self, timeout: float) -> Any:
+        time.sleep(0.01)
+        self.offset += 1
+        return Mock(**{"error.return_value": None, "offset.return_value": self.offset})
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        return None
+
+
+async def test_a_partition_without_a_leader_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_module, "Consumer", HalfAway)
+    monkeypatch.setattr(feed_module, "END_TIMEOUT_S", 2.0)
+    heard: list[int] = []
+    feed = feed_module.Feed({}, "batches", lambda records: heard.extend(r.offset() for r in records), Mock())
+    assert await feed.add(0) == 5
+    adding = asyncio.ensure_future(feed.add(1))
+    await asyncio.sleep(1.0)
+    assert len(heard) > 10
+    assert not adding.done()
+    with pytest.raises(UnavailableError):
+        await adding
+    late = asyncio.ensure_future(feed.add(1))
+    await asyncio.sleep(0.3)
+    await feed.close()
+    with pytest.raises(TransientError, match="ended"):
+        await asyncio.wait_for(late, 10)
 
 
 async def test_a_feed_that_has_ended_answers_who_comes_late() -> None:
