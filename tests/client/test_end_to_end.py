@@ -496,6 +496,23 @@ async def test_a_quarantined_session_is_released_in_order(kafka: Kafka, prefix: 
     assert json.loads(folded.stdout.splitlines()[-1])["equal"] == 1
 
 
+async def test_topics_do_not_take_a_note_about_a_parked_event_for_its_acceptance(rf: Refold) -> None:
+    """Goal: an event of a quarantined session was rejected, also for who has to ask the topics: the journal
+    has the worker's note of it, at the event's own place."""
+    s = rf.session(new_id("parked"))
+    await s.append("one", wait="accepted")
+    payload = {"code": "operator", "reason": "test", "partition": s.partition, "offset": 0}
+    stopped = await s.publish("SessionQuarantined", payload, wait="accepted")
+    parked = await s.append("two")
+    assert (await parked.ruling()).code == "quarantined"
+    for receipt, expected in ((stopped, "accepted"), (parked, "rejected")):
+        line = await rf.connection.fallback.ruling(
+            Delivery(receipt.partition, receipt.offset, receipt.append_time_ms)
+        )
+        assert line is not None
+        assert (line.status, line.code) == (expected, "quarantined" if expected == "rejected" else None)
+
+
 async def test_an_interrupted_release_goes_on(kafka: Kafka, prefix: str, rf: Refold, tmp_path: Path) -> None:
     """Goal: what a first run replayed is not replayed again; events parked meanwhile follow."""
     from refold.cli.session_release import _originals, _send, quarantine_of

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from client.generation_items import G, batch, begin, end, joined
 from refold.client.generations import ears as ears_module
 from refold.client.generations import feed as feed_module
 from refold.client.generations import hub as hub_module
+from refold.client.generations import places
+from refold.client.generations import supervisor as supervisor_module
+from refold.client.generations import takeover as takeover_module
 from refold.client.generations.acks import Acker, Acks
+from refold.client.generations.backfill import Backfills
 from refold.client.generations.ears import Ears
 from refold.client.generations.frames import Cursor, Frame, Item
 from refold.client.generations.hub import Hub
@@ -23,13 +29,14 @@ from refold.client.generations.journalling import ruled
 from refold.client.generations.limits import ACKS_IN_FLIGHT_MAX, PENDING_ITEMS_MAX
 from refold.client.generations.registry import Generators
 from refold.client.generations.sse import HEARTBEAT, OPENING, sse_frames
-from refold.client.generations.supervisor import Watch
+from refold.client.generations.supervisor import Supervisor, Watch
 from refold.client.generations.terms import make_terms
 from refold.client.generations.track import Placed, Ring, Track
 from refold.client.ordering import EarlierEventFailed, NotAcknowledged
+from refold.client.owners import NoOwnerAnswers
 from refold.client.receipts import Ruling
-from refold.core.progress import Ack, Marker
-from refold.errors import NotFound, TransientError, UsageError
+from refold.core.progress import Ack, Batch, Marker
+from refold.errors import NotFound, TransientError, UnavailableError, UsageError
 from refold.wire.batches import decode_item, encode_item
 
 KEY = b"t/s"
@@ -316,12 +323,142 @@ async def test_a_watch_hears_every_partition_it_asked_for(hub: Hub) -> None:
     def sink(partition: int, offset: int, append_ms: int, key: bytes, item: Item) -> None:
         heard.append((partition, offset))
 
-    assert await hub.watch(frozenset({0, 1}), sink) == {0: 10, 1: 10}
+    regained: list[tuple[int, int]] = []
+    live = await hub.watch(frozenset({0, 1}), sink, lambda *place: regained.append(place))
+    assert live == {0: 10, 1: 10}
     deliver((10, begin()), key=b"t/anybody")
+    # A foreign record without a key is nobody's.
+    FakeFeed.made.deliver([Record(0, 11, None, encode_item(begin()))])  # type: ignore[arg-type]
     assert heard == [(0, 10)]
+    assert regained == []
     hub.unwatch(sink)
     assert FakeFeed.made.partitions == set()
     await hub.close()
+
+
+async def test_a_watched_partition_that_breaks_off_is_begun_anew_and_its_watcher_told(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: who supervises does not go deaf on a partition for good, and learns what it has not heard."""
+    monkeypatch.setattr(hub_module, "AGAIN_S", 0.0)
+    heard: list[int] = []
+    regained: list[tuple[int, int]] = []
+    told = asyncio.Event()
+
+    def again(partition: int, offset: int) -> None:
+        regained.append((partition, offset))
+        told.set()
+
+    def sink(partition: int, offset: int, *_: Any) -> None:
+        heard.append(offset)
+
+    await hub.watch(frozenset({0, 1}), sink, again)
+    FakeFeed.made.end = 20
+    with monkeypatch.context() as away:
+        away.setattr(FakeFeed, "add", AsyncMock(side_effect=TransientError("no broker")))
+        FakeFeed.made.broken(0, NotFound("offset out of range"))
+        FakeFeed.made.broken(0, NotFound("offset out of range"))
+        await asyncio.sleep(0.01)
+        assert not told.is_set()
+    await asyncio.wait_for(told.wait(), 10)
+    deliver((20, begin()))
+    assert (heard, regained) == ([20], [(0, 20)])
+    hub.unwatch(sink)
+    assert FakeFeed.made.partitions == set()
+    await hub.close()
+
+
+class HalfAway:
+    """A consumer of two partitions, the second of which has no leader."""
+
+    def __init__(self, config: Any) -> None:
+        self.offset = 4
+
+    def get_watermark_offsets(self, place: Any, *, timeout: float, cached: bool) -> tuple[int, int]:
+        if place.partition == 1:
+            time.sleep(timeout)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return 0, 5
+
+    def incremental_assign(self, places: Any) -> None:
+        assert [place.partition for place in places] == [0]
+
+    def poll(self, timeout: float) -> Any:
+        time.sleep(0.01)
+        self.offset += 1
+        return Mock(**{"error.return_value": None, "offset.return_value": self.offset})
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        return None
+
+
+async def test_a_partition_without_a_leader_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_module, "Consumer", HalfAway)
+    monkeypatch.setattr(feed_module, "END_TIMEOUT_S", 5.0)
+    heard: list[int] = []
+    feed = feed_module.Feed({}, "batches", lambda records: heard.extend(r.offset() for r in records), Mock())
+    assert await feed.add(0) == 5
+    adding = asyncio.ensure_future(feed.add(1))
+    async with asyncio.timeout(30):
+        while len(heard) <= 10:  # noqa: ASYNC110 - what another thread does
+            await asyncio.sleep(0.05)
+    assert not adding.done()
+    with pytest.raises(UnavailableError):
+        await adding
+    late = asyncio.ensure_future(feed.add(1))
+    await asyncio.sleep(0.05)
+    await feed.close()
+    with pytest.raises(TransientError, match="ended"):
+        await asyncio.wait_for(late, 10)
+
+
+async def test_a_feed_that_has_ended_answers_who_comes_late() -> None:
+    feed = feed_module.Feed({"bootstrap.servers": "127.0.0.1:1"}, "batches", lambda _: None, lambda *_: None)
+    await feed.close()
+    with pytest.raises(TransientError, match="ended"):
+        await asyncio.wait_for(feed.add(0), 10)
+
+
+async def test_the_text_of_a_generation_that_ended_comes_without_all_that_came_after() -> None:
+    """Goal: a day's traffic behind the end is not read before the first word is shown."""
+    log_ = [begin(), batch(1, "a"), end()]
+    records = [Record(0, at, KEY, encode_item(item)) for at, item in enumerate(log_)]
+    records += [Record(0, at, b"t/other", encode_item(batch(at, "x"))) for at in range(3, 1_000)]
+    visited = 0
+
+    class Topic:
+        def sweep(self, topic: str, partition: int, first: int, visit: Any, *, last: int) -> None:
+            nonlocal visited
+            for record in records[first : last + 1]:
+                visited += 1
+                if not visit(record):
+                    return
+
+    class Readers:
+        async def run(self, work: Any) -> None:
+            work(Topic())
+
+    placed, after = await Backfills(Readers(), "batches").page(0, KEY, G, 0, 1_000)  # type: ignore[arg-type]
+    assert [type(item) for item, _, _ in placed] == [Marker, Batch, Marker]
+    assert (after, visited) == (3, 3)
+
+
+async def test_without_owner_and_record_a_place_is_asked_for_with_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: an empty group is said at once: who waits for it does not read the topic over and over."""
+    monkeypatch.setattr(places, "LOOKUP_S_MAX", 0.5)
+    connection, session = AsyncMock(), AsyncMock(key=KEY, partition=0)
+    connection.owners.generation.side_effect = NoOwnerAnswers("nobody")
+    connection.request_timeout_s = 1.0
+    with pytest.raises(NoOwnerAnswers):
+        await places.place_of(connection, session, G)
+    assert 2 <= connection.readers.scan.await_count <= 4
 
 
 async def test_waiting_followers_are_told_when_the_client_closes(hub: Hub) -> None:
@@ -509,6 +646,97 @@ def test_the_past_fills_in_what_the_present_has_not_seen() -> None:
     watch.hear(b"t/live", Marker("g-2", "stop", 1), 0.0)
     watch.join(past)
     assert watch.due(0.0) == [(KEY, G), (b"t/live", "g-2")]
+
+
+class Service:
+    """What a supervisor needs of a client: a broker that is away at first, and no past."""
+
+    def __init__(self) -> None:
+        self.hub = self.backfills = self.connection = self.slots = self.generators = self
+        self.partitions = 1
+        self.closed = False
+        self.away = 2
+        self.running: set[Any] = set()
+        self.sink: Any = None
+
+    async def watch(self, partitions: frozenset[int], sink: Any, regained: Any) -> dict[int, int]:
+        self.away -= 1
+        if self.away >= 0:
+            raise TransientError("no broker")
+        self.sink = sink
+        return {0: 0}
+
+    def unwatch(self, sink: Any) -> None:
+        self.sink = None
+
+    async def since(self, partition: int, time_ms: int, visit: Any, end_: int) -> None:
+        assert visit(Record(0, 0, None, encode_item(begin())))  # type: ignore[arg-type]
+        assert visit(Record(0, 1, b"no session", encode_item(begin())))
+
+    def get(self, name: str) -> str:
+        return name
+
+    def runs(self, *identity: Any) -> bool:
+        return identity in self.running
+
+
+async def test_a_supervisor_waits_for_a_broker_and_no_answer_holds_up_the_next_takeover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: many generations of a process that died go on at once, however long each runs here; only so many
+    are asked for at a time. What is nobody's, and what goes wrong, end nothing."""
+    monkeypatch.setattr(supervisor_module, "CLAIM_PAUSE_S", 0.0)
+    monkeypatch.setattr(supervisor_module, "SUPERVISE_TICK_S", 0.0)
+    service, asking, most, stopped = Service(), 0, 0, asyncio.Event()
+    broken = {"g-7"}
+
+    async def claimed(_: Any, session: bytes, generation: str, due: float) -> str:
+        nonlocal asking, most
+        asking += 1
+        most = max(most, asking)
+        await asyncio.sleep(0.001)
+        asking -= 1
+        if generation in broken:
+            broken.discard(generation)
+            raise ValueError("a fault of ours")
+        service.running.add((KEY, generation))
+        await stopped.wait()
+        return "ran"
+
+    monkeypatch.setattr(supervisor_module, "claim", claimed)
+    monkeypatch.setattr(supervisor_module, "CLAIM_PAUSE_S_MAX", 0.0)
+    made = Supervisor(AsyncMock(session=lambda *_, **__: KEY), service, frozenset(), 900.0)  # type: ignore[arg-type]
+    run = asyncio.create_task(made.run())
+    count = 3 * supervisor_module.TAKEOVERS_MAX
+    async with asyncio.timeout(10):
+        while service.sink is None:  # noqa: ASYNC110 - what the supervisor does
+            await asyncio.sleep(0.001)
+        for n in range(count):
+            dead = Marker(f"g-{n}", "begin", 1, lease_ms=1, generator="reply")
+            service.sink(0, n, 0, KEY, dead)
+        while len(service.running) < count:
+            assert not run.done()
+            await asyncio.sleep(0.001)
+    assert most == supervisor_module.TAKEOVERS_MAX
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    assert service.sink is None
+
+
+async def test_a_lease_that_is_held_on_and_on_is_given_up_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a generation whose process renews and says nothing keeps no place among the take-overs."""
+    monkeypatch.setattr(takeover_module, "CLAIM_PAUSE_S", 0.01)
+    monkeypatch.setattr(takeover_module, "CLAIM_PAUSE_S_MAX", 0.04)
+    row = {"state": "started", "attempt": 1, "generator": "reply"}
+    monkeypatch.setattr(takeover_module, "place_of", AsyncMock(return_value=Mock(ended="", row=row)))
+    monkeypatch.setattr(takeover_module, "_terms", AsyncMock(return_value=Mock(lease_s=0.1)))
+    monkeypatch.setattr(takeover_module, "_attempt", AsyncMock(return_value=None))
+    service = Mock(claiming=set(), runs=lambda *_: False)
+    async with asyncio.timeout(10):
+        assert await takeover_module.claim(service, Mock(key=KEY), G, 0.0) == "elsewhere"
+    assert not service.claiming
 
 
 def test_a_watch_is_bounded() -> None:

@@ -25,7 +25,7 @@ from refold.client.generations.recording import Chunk, ProviderFailed, Recording
 from refold.client.receipts import Ruling
 from refold.client.sender import Delivery
 from refold.core.progress import Batch, Delta, Progress, TokenUsage, advance
-from refold.errors import TransientError
+from refold.errors import PermissionDenied, TransientError
 from refold.wire.batches import decode_item
 
 
@@ -186,6 +186,86 @@ async def test_a_stop_ends_the_stream_with_what_is_there() -> None:
     assert [chunk async for chunk in chunks] == []
     assert topic.text == "so far"
     assert await collected(made, words("more")) == []
+
+
+async def test_a_stop_in_the_moment_a_stream_is_taken_up_ends_it_at_once() -> None:
+    """Goal: a task cancelled before its first step runs no code of its own; whoever waits is told all the
+    same."""
+    made, asked = recording(Topic()), 0
+
+    async def provider() -> AsyncIterator[str]:
+        nonlocal asked
+        asked += 1
+        yield "a"
+
+    task = asyncio.create_task(collected(made, provider()))
+    # The task has taken the stream up and waits; nothing of the stream has been read.
+    await asyncio.sleep(0)
+    made.stop()
+    assert await asyncio.wait_for(task, 10) == []
+    assert asked == 0
+
+
+class Clinging:
+    """A provider's stream of one word whose connection does not let itself be closed."""
+
+    def __init__(self) -> None:
+        self.said = self.closing = False
+
+    def __aiter__(self) -> Clinging:
+        return self
+
+    async def __anext__(self) -> str:
+        if self.said:
+            raise StopAsyncIteration
+        self.said = True
+        return "a"
+
+    async def aclose(self) -> None:
+        self.closing = True
+        await asyncio.Event().wait()
+
+
+async def test_a_cancelled_answer_is_cancelled_while_its_provider_hangs_up() -> None:
+    topic, stream = Topic(), Clinging()
+    task = asyncio.create_task(collected(recording(topic), stream))
+    async with asyncio.timeout(10):
+        while not (topic.records and stream.closing):  # noqa: ASYNC110 - conditions of two parts
+            await asyncio.sleep(0.001)
+        # The chunk is taken; what is waited for is the stream's end.
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait({task})
+    assert task.cancelled()
+
+
+async def test_who_ends_an_answer_may_be_cancelled_before_it_is_told() -> None:
+    tells: list[Any] = []
+    made = recording(Topic())
+    made.start = lambda value, tell: tells.append(tell)
+    task = asyncio.create_task(made.complete())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    (tell,) = tells
+    tell(None)
+    assert task.cancelled()
+
+
+async def test_a_renewal_that_is_refused_by_kafka_is_not_the_last() -> None:
+    """Goal: who waits for the lease is not left waiting because nobody asks for it any more."""
+    lease = Lease(G, 1, 0.5, asyncio.get_running_loop().time() - 1.0)
+    answers: list[Any] = [PermissionDenied("no right to write"), Ruling("accepted", 3)]
+
+    async def renew(timeout_s: float) -> Ruling:
+        answer = answers.pop(0) if answers else Ruling("accepted", 4)
+        if isinstance(answer, Exception):
+            raise answer
+        return Ruling(answer.status, answer.seq)
+
+    keeping = asyncio.create_task(lease.keep(renew))
+    await asyncio.wait_for(lease.valid(), 10)
+    keeping.cancel()
 
 
 async def test_a_lost_lease_stops_recording_with_a_clear_error() -> None:

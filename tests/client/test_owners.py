@@ -12,16 +12,18 @@ from confluent_kafka import TopicPartition
 
 from api.fake_owner import PARTITIONS, FakeView
 from client.fake_group import FakeGroup
+from refold.api.limits import WAIT_MS_MAX
 from refold.api.server import OwnerServer
 from refold.api.view import HistoryAnswer, RulingLine, StandbyAnswer
 from refold.client import rulings as rulings_module
+from refold.client.limits import OWNER_WAIT_MS_MAX
 from refold.client.owners import NoOwnerAnswers, Owners, RulingForgotten
 from refold.client.routing import Directory, Owner, Router, parse_client_id
 from refold.client.rulings import Rulings
 from refold.client.sender import Delivery
 from refold.client.snapshots import Staleness
 from refold.engine.standby.placement import standbys
-from refold.errors import PermissionDenied, TransientError
+from refold.errors import PermissionDenied, TransientError, UnavailableError
 
 TOKEN = "t" * 20
 
@@ -143,6 +145,31 @@ async def test_min_seq_not_reached_is_transient() -> None:
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
         with pytest.raises(TransientError, match="seq 5"):
             await owners.snapshot(view.partition_of(b"t/s"), "t", "s", min_seq=5, timeout_s=0.3)
+
+
+async def test_a_session_that_is_behind_is_waited_for_as_long_as_the_caller_says() -> None:
+    """Goal: also beyond what one request takes (2 s here)."""
+    view = FakeView()
+    view.snapshots[b"t/s"] = (1, b"old")
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        asking = asyncio.ensure_future(
+            owners.snapshot(view.partition_of(b"t/s"), "t", "s", min_seq=5, timeout_s=60)
+        )
+        await asyncio.wait({asking}, timeout=2.5)
+        view.snapshots[b"t/s"] = (5, b"new")
+        await view.changed()
+        assert await asking == b"new"
+
+
+async def test_a_request_may_be_given_more_time_than_an_owner_waits() -> None:
+    assert OWNER_WAIT_MS_MAX == WAIT_MS_MAX
+    view = FakeView()
+    view.snapshots[b"t/s"] = (5, b"new")
+    async with worker(view) as server:
+        group = FakeGroup(everywhere(server))
+        async with Owners(Router(group), token=None, request_timeout_s=600.0) as owners:  # type: ignore[arg-type]
+            partition = view.partition_of(b"t/s")
+            assert await owners.snapshot(partition, "t", "s", min_seq=5, timeout_s=600) == b"new"
 
 
 async def test_no_worker_is_said_at_once_and_a_dead_one_in_time() -> None:
@@ -360,6 +387,43 @@ async def test_forgotten_rulings_are_looked_up_in_the_topics() -> None:
         assert (await rulings.wait(Delivery(0, 7, 55), 0.0, 60)).status == "duplicate"
         assert asked == [Delivery(0, 7, 55)]
         await rulings.close()
+
+
+async def test_topics_that_do_not_answer_for_a_moment_do_not_end_the_waiting() -> None:
+    """Goal: a ruling that the owner has forgotten is looked for again, until the caller's time is over."""
+    view = FakeView()
+    view.frontiers[0] = 100
+    outcomes: list[RulingLine | UnavailableError] = [
+        UnavailableError("no broker"),
+        RulingLine(0, 7, "accepted", 3),
+    ]
+
+    async def topics(_: Delivery) -> RulingLine:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, UnavailableError):
+            raise outcome
+        return outcome
+
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        rulings = Rulings(owners, "p-1", topics)
+        assert (await rulings.wait(Delivery(0, 7, 55), 0.0, 60)).seq == 3
+        await rulings.close()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_who_waits_for_a_ruling_is_told_that_the_client_closes(streamed: bool) -> None:
+    view = FakeView()
+    async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
+        rulings = Rulings(owners, "p-1", no_topics)
+        waiting = asyncio.ensure_future(rulings.wait(Delivery(0, 7, 0), 0.0, 60, streamed=streamed))
+        await asyncio.sleep(0.05)
+        await rulings.close()
+        await owners.__aexit__(None, None, None)
+        await asyncio.wait({waiting}, timeout=10)
+        assert isinstance(waiting.exception(), TransientError | UnavailableError)
+        assert "closed" in str(waiting.exception())
+        with pytest.raises(TransientError, match=r"closed.*offset 8"):
+            await rulings.wait(Delivery(0, 8, 0), 0.0, 60, streamed=streamed)
 
 
 async def test_without_workers_the_topics_answer_or_the_error_says_what_is_known() -> None:

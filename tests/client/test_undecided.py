@@ -94,6 +94,24 @@ async def say(made: Connection, session: str, name: str) -> None:
     await publisher(made, session).publish("FactSet", {"name": name, "value": "1"})
 
 
+async def test_a_close_that_is_cancelled_leaves_neither_thread_nor_connections() -> None:
+    """Goal: who gives closing less time than a broker that is away takes (a timeout around the client) ends
+    without its parts living on."""
+    made = Connection(Options(Settings(), "127.0.0.1:9", "t", "p-1", 1))
+    await made.owners.__aenter__()
+    saying = asyncio.create_task(say(made, "s", "a"))
+    await asyncio.sleep(0.1)
+    assert [one for one in threading.enumerate() if one.name == "refold-delivery"]
+    closing = asyncio.create_task(made.close(60.0))
+    await asyncio.sleep(0.1)
+    closing.cancel()
+    await asyncio.wait({closing, saying}, timeout=30)
+    assert closing.cancelled()
+    assert isinstance(saying.exception(), TransientError)
+    assert not [one for one in threading.enumerate() if one.name == "refold-delivery"]
+    assert not made.owners.is_open
+
+
 async def test_a_failed_event_is_not_forgotten_when_other_sessions_come(
     unconnected: Connection, wire: Wire
 ) -> None:

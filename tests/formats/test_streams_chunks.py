@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+import threading
 import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -13,7 +18,7 @@ from hypothesis import strategies as st
 
 from refold.errors import InvalidRecord, UsageError
 from refold.formats.extra import unpack
-from refold.formats.streams import FORMATS, format_of, parser_for, sse
+from refold.formats.streams import FORMATS, chunks_of, format_of, parser_for, sse
 from refold.formats.streams.base import UNKNOWN_NAMES_MAX
 from refold.formats.streams.eventstream import Frames
 from refold.formats.streams.sse import Lines
@@ -282,3 +287,25 @@ def _run_all(payloads: list[Any], format: str = "auto") -> None:
         body_through_bytes(parser.finish(message_id="m"))
     except (InvalidRecord, UsageError):
         return
+
+
+async def test_a_provider_that_blocks_takes_none_of_the_threads_that_all_share() -> None:
+    """Goal: models that say nothing for a while hold up neither reads nor each other."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    speak = threading.Event()
+
+    def silent() -> Iterator[str]:
+        yield "a"
+        speak.wait(30)
+        yield "b"
+
+    try:
+        async with aclosing(chunks_of(silent())) as chunks:  # type: ignore[type-var]
+            assert await anext(chunks) == "a"
+            waiting = asyncio.ensure_future(anext(chunks))
+            await asyncio.sleep(0.05)
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: "read"), 5) == "read"
+            speak.set()
+            assert await waiting == "b"
+    finally:
+        speak.set()

@@ -117,7 +117,10 @@ class Refold:
         self._generations: Generations | None = None
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises when the cluster does not answer or the inbox topic does not exist."""
+        """Connect. Raises when the cluster does not answer or the inbox topic does not exist, and UsageError
+        when the client is open."""
+        if self._connection is not None:
+            raise UsageError("the client is open already: make another one, or use this one's sessions")
         connection = Connection(self._options)
         try:
             await connection.open()

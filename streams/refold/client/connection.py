@@ -9,6 +9,7 @@ import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -154,20 +155,28 @@ class Connection:
 
     async def close(self, timeout_s: float) -> None:
         """Wait for queued events (at most ``timeout_s``), then disconnect; what is left fails."""
-        if self._busy:
-            await asyncio.wait(
-                [asyncio.ensure_future(lane.settle()) for lane in self._busy], timeout=timeout_s
-            )
-        for lane in list(self._busy):
-            lane.close()
-        await self.watch.close()
-        await self.rulings.close()
-        await self.owners.router.close()
-        await self.sender.close(1.0)
+        async with AsyncExitStack() as closing:
+            # From the last to the first, each also when the one before was cut short by a cancellation: else
+            # threads and connections would outlive the client.
+            closing.callback(self._directory.close)
+            closing.push_async_callback(self.readers.close)
+            closing.push_async_callback(self._close_owners)
+            closing.push_async_callback(self.sender.close, 1.0)
+            closing.push_async_callback(self.owners.router.close)
+            closing.push_async_callback(self.rulings.close)
+            closing.push_async_callback(self.watch.close)
+            closing.callback(self._close_lanes)
+            if self._busy:
+                settled = [asyncio.ensure_future(lane.settle()) for lane in self._busy]
+                await asyncio.wait(settled, timeout=timeout_s)
+
+    async def _close_owners(self) -> None:
         if self.owners.is_open:
             await self.owners.__aexit__(None, None, None)
-        await self.readers.close()
-        self._directory.close()
+
+    def _close_lanes(self) -> None:
+        for lane in list(self._busy):
+            lane.close()
 
     def partition_of(self, key: bytes) -> int:
         return self.slots.partition(key)

@@ -61,8 +61,8 @@ class Fallback:
             entry = decode_journal(message.value() or b"")
             if entry.partition == partition and entry.offset == offset and not _is_note(entry):
                 found = entry.seq
-            # The journal is written in inbox order: once past the offset it cannot come any more.
-            return found is None and not (entry.partition == partition and entry.offset > offset)
+            # To the end: a record that waited for its session (rule H5) is journalled after later ones.
+            return found is None
 
         _all_since(reader, self._names.journal, partition, since_ms, visit)
         return found

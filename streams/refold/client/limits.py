@@ -52,6 +52,9 @@ HELD_S_MAX: Final = 0.5
 #: A cached route is used for this long without being confirmed by an answer.
 ROUTE_AGE_MAX_S: Final = 60.0
 
+#: An owner waits no longer than this for one request (``wait_ms``); who has more time asks again.
+OWNER_WAIT_MS_MAX: Final = 30_000
+
 #: Pause between two attempts when an owner does not answer and says nothing about when it will.
 RETRY_PAUSE_S: Final = 0.2
 

@@ -21,6 +21,7 @@ from yarl import URL
 
 from refold.client.limits import (
     ANSWER_BYTES_MAX,
+    OWNER_WAIT_MS_MAX,
     PARTITIONS_TIMEOUT_S,
     RETRY_PAUSE_S,
     SILENT_S,
@@ -96,7 +97,8 @@ class Owners:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.http.close()
+        if self._http is not None:
+            await self._http.close()
 
     @property
     def is_open(self) -> bool:
@@ -106,6 +108,8 @@ class Owners:
     def http(self) -> aiohttp.ClientSession:
         if self._http is None:
             raise UsageError("the client is not open: use `async with Refold(...) as rf:`")
+        if self._http.closed:
+            raise UnavailableError("the client was closed: nobody can be asked through it any more")
         return self._http
 
     async def snapshot(
@@ -256,6 +260,9 @@ class Owners:
                     if answer.status == 504:
                         if not_reached_is_an_answer:
                             return answer
+                        if deadline - time.monotonic() > RETRY_PAUSE_S:
+                            # The owner has waited; this side has more time than one request takes.
+                            continue
                         raise TransientError(
                             f"session did not reach seq {params.get('min_seq')} on {owner.instance} in time: "
                             "the worker is behind, or that event was never accepted"
@@ -291,7 +298,7 @@ class Owners:
         query = "&".join(f"{name}={value}" for name, value in params.items())
         if params.get("min_seq"):
             # The owner answers 504 a little before this side gives up.
-            query += f"&wait_ms={max(1, int(per_request * 900))}"
+            query += f"&wait_ms={min(OWNER_WAIT_MS_MAX, max(1, int(per_request * 900)))}"
         url = URL(f"{owner.url}{path}" + (f"?{query}" if query else ""), encoded=True)
         timeout = aiohttp.ClientTimeout(total=per_request)
         async with self.http.get(url, timeout=timeout, allow_redirects=False) as response:

@@ -84,8 +84,15 @@ class Rulings:
         self._streams: dict[str, _Stream] = {}
         self._lookups = asyncio.Semaphore(RULING_LOOKUPS_MAX)
         self._long_polls = asyncio.Semaphore(RULING_LONG_POLLS_MAX)
+        self._closed = False
 
     async def close(self) -> None:
+        """Whoever waits is told at once: nobody would be asked for them any more."""
+        self._closed = True
+        for position, waited in self._waiting.items():
+            if not waited.future.done():
+                waited.future.set_exception(_closed(*position))
+                waited.future.exception()  # Theirs to look at; they may be gone.
         tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
         for task in tasks:
             task.cancel()
@@ -112,6 +119,8 @@ class Rulings:
         position = (delivery.partition, delivery.offset)
         if (said := self._kept.get(position)) is not None:
             return _line(position, said)
+        if self._closed:
+            raise _closed(*position)
         waited = self._waiting.get(position)
         if waited is None:
             waited = self._waiting[position] = _Waited()
@@ -176,14 +185,12 @@ class Rulings:
                 line = await self._owners.ruling(
                     delivery.partition, delivery.offset, LOOKUP_TIMEOUT_S, wait_s=wait_s
                 )
-            except RulingForgotten:
-                line = await self._from_topics(delivery)
-            except NoOwnerAnswers:
+            except (RulingForgotten, NoOwnerAnswers) as error:
                 try:
                     line = await self._from_topics(delivery)
                 except (UnavailableError, TransientError):
                     return False
-                if line is None:
+                if line is None and isinstance(error, NoOwnerAnswers):
                     return False
         if line is not None:
             self._known(line)
@@ -248,6 +255,13 @@ class Rulings:
         if (waited := self._waiting.pop(position, None)) is not None and not waited.future.done():
             waited.future.set_result(line)
         return line
+
+
+def _closed(partition: int, offset: int) -> TransientError:
+    return TransientError(
+        "the client was closed before the ruling was known. The event is durable (inbox partition "
+        f"{partition}, offset {offset}) and not lost: the session's state says what became of it"
+    )
 
 
 def _line(position: Position, said: _Said) -> RulingLine:

@@ -7,6 +7,7 @@ Calls may come from several threads; order per session is the order in which the
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from types import TracebackType
@@ -22,7 +23,7 @@ from refold.client.recovery import Recovery
 from refold.client.reduced import ReducedPart
 from refold.client.session import Session as AsyncSession
 from refold.client.snapshots import SnapshotView
-from refold.errors import UsageError
+from refold.errors import TransientError, UsageError
 
 __all__ = ["Receipt", "Refold", "Session"]
 
@@ -33,24 +34,47 @@ class _LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="refold-client", daemon=True)
+        self._stopped = False
+        self._lock = threading.Lock()
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError("the synchronous client was called from its own loop: use refold.client there")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._stopped:
+                work.close()
+                raise UsageError("the client was closed: use its sessions within its `with` block")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise TransientError(
+                "another thread closed the client while this call was under way: its outcome is unknown"
+            ) from None
         except BaseException:
             # Ctrl-C while waiting: do not leave the call running behind the caller's back.
             future.cancel()
             raise
 
     def stop(self) -> None:
+        """Ends what is still under way: the threads that wait for it would do so for ever."""
+        with self._lock:
+            self._stopped = True
+        asyncio.run_coroutine_threadsafe(_end_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    # What other threads ask for is told to them by callbacks that are still to run.
+    await asyncio.sleep(0)
 
 
 class Receipt:
@@ -112,6 +136,8 @@ class Refold:
         self._loop: _LoopThread | None = None
 
     def __enter__(self) -> Self:
+        if self._loop is not None:
+            raise UsageError("the client is open already: make another one, or use this one's sessions")
         loop = _LoopThread()
         try:
             loop.run(self._client.__aenter__())

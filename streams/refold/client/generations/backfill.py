@@ -1,7 +1,7 @@
 """Reading one generation's items out of its partition: by a bounded pool of short reads.
 
 A page is a range of offsets of which the items of one generation are kept, at most ``BACKFILL_PAGE_BYTES`` of
-them; the reader then says where to go on. Decoding happens in the reader's thread.
+them and none behind its end; the reader then says where to go on. Decoding happens in the reader's thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from refold.client.generations.limits import (
     BACKFILLS_MAX,
     FRAME_OVERHEAD_BYTES,
 )
+from refold.core.progress import Marker
 from refold.errors import InvalidRecord
 from refold.wire.batches import decode_item
 
@@ -100,5 +101,8 @@ class _Page:
         self.placed.append((item, offset, message.timestamp()[1]))
         self.next_offset = offset + 1
         self._bytes += len(value) + FRAME_OVERHEAD_BYTES
-        self.full = self._bytes >= BACKFILL_PAGE_BYTES
+        # Behind the end there is nothing of it but acks: who has come for the text need not wait until all
+        # that was appended since, of everybody, has been passed.
+        ended = isinstance(item, Marker) and item.kind == "end"
+        self.full = ended or self._bytes >= BACKFILL_PAGE_BYTES
         return not self.full

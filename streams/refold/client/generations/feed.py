@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -36,6 +37,10 @@ from refold.errors import RefoldError, TransientError
 
 #: How long the broker may take to say where a partition ends.
 END_TIMEOUT_S: Final = 10.0
+
+#: Of that the thread waits so long at once, twice as long each time, and looks after the other partitions as
+#: long in between: one without a leader must not hold up what all others say.
+END_TURN_S: Final = 0.1
 
 Records = list[Message]
 Deliver = Callable[[Records], None]
@@ -62,7 +67,11 @@ class Feed:
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._slots = threading.Semaphore(HUB_BATCHES_MAX)
         self._stopping = threading.Event()
+        #: The thread obeys no more: whatever it did not see is refused by whoever asks.
+        self._over = threading.Event()
         self._assigned: set[int] = set()
+        #: Partitions whose end is not known yet: when to ask again, for how long, and until when.
+        self._asked: list[tuple[float, float, float, int, asyncio.Future[int]]] = []
         self._unhurried = unhurried
         wait_ms = EAR_FETCH_WAIT_MS if unhurried else HUB_FETCH_WAIT_MS
         self._consumer = Consumer(
@@ -79,12 +88,14 @@ class Feed:
     @property
     def alive(self) -> bool:
         """False once the thread has ended, whatever ended it."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._over.is_set()
 
     async def add(self, partition: int) -> int:
         """Read the partition from its last stable offset on; returns that offset. Raises as a read does."""
         future: asyncio.Future[int] = self._loop.create_future()
         self._commands.put(("add", partition, future))
+        if self._over.is_set():
+            self._refuse_rest()
         return await future
 
     def remove(self, partition: int) -> None:
@@ -106,14 +117,21 @@ class Feed:
             for partition in sorted(self._assigned):
                 self._call(self._broken, partition, TransientError(f"the feed ended: {error!r}"))
         finally:
-            self._consumer.close()
+            self._over.set()
             self._refuse_rest()
+            self._consumer.close()
 
     def _serve(self) -> None:
         pause = 0.0
         while not self._stopping.is_set():
             # Without partitions consume() would return at once, again and again.
             self._obey(pause if self._assigned else HUB_POLL_S)
+            asked, self._asked = self._asked, []
+            for again_at, turn_s, until, partition, future in asked:
+                if again_at <= time.monotonic():
+                    self._assign(partition, future, until, turn_s)
+                else:
+                    self._asked.append((again_at, turn_s, until, partition, future))
             if not self._assigned:
                 continue
             if self._unhurried:
@@ -140,17 +158,26 @@ class Feed:
                     self._assigned.discard(partition)
                     self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
                 continue
-            try:
-                place = TopicPartition(self._topic, partition)
-                _, end = self._consumer.get_watermark_offsets(place, timeout=END_TIMEOUT_S, cached=False)
-                if partition in self._assigned:
-                    self._consumer.incremental_unassign([place])
-                self._consumer.incremental_assign([TopicPartition(self._topic, partition, end)])
-                self._assigned.add(partition)
-            except KafkaException as error:
-                self._tell(future, read_failure(error.args[0], self._topic))
+            if future is not None:
+                self._assign(partition, future, time.monotonic() + END_TIMEOUT_S, END_TURN_S)
+
+    def _assign(self, partition: int, future: asyncio.Future[int], until: float, turn_s: float) -> None:
+        place = TopicPartition(self._topic, partition)
+        try:
+            given_s = max(0.0, min(turn_s, until - time.monotonic()))
+            _, end = self._consumer.get_watermark_offsets(place, timeout=given_s, cached=False)
+            if partition in self._assigned:
+                self._consumer.incremental_unassign([place])
+            self._consumer.incremental_assign([TopicPartition(self._topic, partition, end)])
+            self._assigned.add(partition)
+        except KafkaException as error:
+            now = time.monotonic()
+            if error.args[0].code() == KafkaError._TIMED_OUT and now < until:
+                self._asked.append((now + turn_s, 2 * turn_s, until, partition, future))
             else:
-                self._tell(future, int(end))
+                self._tell(future, read_failure(error.args[0], self._topic))
+        else:
+            self._tell(future, int(end))
 
     def _hand_over(self, messages: list[Message]) -> None:
         good: Records = []
@@ -178,12 +205,13 @@ class Feed:
             self._loop.call_soon_threadsafe(what, *arguments)
 
     def _refuse_rest(self) -> None:
-        while True:
-            try:
-                _, _, future = self._commands.get_nowait()
-            except queue.Empty:
-                return
-            self._tell(future, TransientError("the client was closed"))
+        left: list[asyncio.Future[int] | None] = [future for *_, future in self._asked]
+        self._asked = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left.append(self._commands.get_nowait()[2])
+        for future in left:
+            self._tell(future, TransientError("the feed has ended: the client was closed, or cannot read on"))
 
 
 def _passes(error: KafkaError) -> bool:

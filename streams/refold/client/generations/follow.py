@@ -115,6 +115,10 @@ class Follow:
                     place = await self._service.locate(self._session, self.generation)
                     if not cursor.attempt:
                         cursor.attempt = place.text_attempt
+                    if place.ended and cursor.attempt > place.text_attempt:
+                        # A place in another text: of a session that was deleted and begun anew, say.
+                        cursor.attempt, cursor.seq = place.text_attempt, 0
+                        yield Frame("reset", self.generation, cursor.attempt, 0)
                     source = self._settled(place) if place.ended else self._live(place, heartbeat_s)
                     try:
                         async for frame in source:
@@ -126,6 +130,9 @@ class Follow:
                     frames = await archived(self._session, self.generation)
                     if frames is None:
                         raise
+                    if self._has_part_of(frames):
+                        cursor.seq = 0
+                        yield Frame("reset", self.generation, cursor.attempt, 0)
                     for frame in frames:
                         for shown in cursor.take(frame):
                             yield shown
@@ -135,6 +142,14 @@ class Follow:
                         raise
                     yield None
                     await asyncio.sleep(PAUSE_S)
+
+    def _has_part_of(self, archived: list[Frame]) -> bool:
+        """An archived text is one frame: who has a part of it is told to forget that before it comes."""
+        cursor = self._cursor
+        return any(
+            frame.kind == "delta" and cursor.attempt == frame.attempt and 0 < cursor.seq < frame.seq
+            for frame in archived
+        )
 
     def _saw(self, frame: Frame | None) -> None:
         """Who has seen the end reads a state that holds the message: the end is in the topic a moment before
@@ -178,6 +193,8 @@ class Follow:
                     continue
                 if track.failure is not None:
                     raise track.failure
+                if track.ended:
+                    raise TransientError("the generation has ended, and not where this follower is")
                 try:
                     async with asyncio.timeout(heartbeat_s):
                         await track.changed()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from refold.client.generations.backfill import Backfills
 from refold.client.generations.feed import Feed, Records
@@ -30,6 +30,12 @@ TrackId = tuple[bytes, str]
 Sink = Callable[[int, int, int, bytes, Item], None]
 """Called with partition, offset, append time in ms, session key and item."""
 
+Regained = Callable[[int, int], None]
+"""Called with a partition that could not be read for a while, and the offset from which it is again."""
+
+#: Between two tries to read a watched partition again: a broker that is away is asked once a second.
+AGAIN_S: Final = 1.0
+
 
 class Hub:
     def __init__(self, config: dict[str, Any], topic: str, backfills: Backfills) -> None:
@@ -47,7 +53,9 @@ class Hub:
         self._by_key: dict[bytes, dict[str, Track]] = {}
         self._lingering: dict[TrackId, asyncio.TimerHandle] = {}
         self._loads: set[asyncio.Task[None]] = set()
-        self._sinks: list[tuple[frozenset[int], Sink]] = []
+        self._sinks: list[tuple[frozenset[int], Sink, Regained]] = []
+        #: Watched partitions that are not read at the moment.
+        self._regaining: dict[int, asyncio.Task[None]] = {}
         self._closed = False
 
     @property
@@ -80,15 +88,16 @@ class Hub:
         track = self._tracks.get((key, generation))
         return None if track is None or track.failure is not None else track
 
-    async def watch(self, partitions: frozenset[int], sink: Sink) -> dict[int, int]:
+    async def watch(self, partitions: frozenset[int], sink: Sink, regained: Regained) -> dict[int, int]:
         """Call ``sink`` with every item of these partitions from now on, until :meth:`unwatch`; returns where
-        now is, per partition."""
-        self._sinks.append((partitions, sink))
+        now is, per partition. Where the feed of one breaks off it is begun anew, and ``regained`` is called:
+        what lies before that place has not been heard."""
+        self._sinks.append((partitions, sink, regained))
         return {partition: await self._live_at(partition) for partition in sorted(partitions)}
 
     def unwatch(self, sink: Sink) -> None:
-        gone = [partitions for partitions, held in self._sinks if held == sink]
-        self._sinks = [(partitions, held) for partitions, held in self._sinks if held != sink]
+        gone = [watch[0] for watch in self._sinks if watch[1] == sink]
+        self._sinks = [watch for watch in self._sinks if watch[1] != sink]
         for partition in sorted(frozenset().union(*gone)):
             self._release(partition)
 
@@ -98,7 +107,7 @@ class Hub:
             timer.cancel()
         for track in list(self._tracks.values()):
             track.fail(TransientError("the client was closed"))
-        tasks = [*self._loads, *self._adding.values()]
+        tasks = [*self._loads, *self._adding.values(), *self._regaining.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,10 +142,25 @@ class Hub:
 
     def _release(self, partition: int) -> None:
         used = any(track.partition == partition for track in self._tracks.values())
-        if used or any(partition in partitions for partitions, _ in self._sinks):
+        if used or self._watched(partition):
             return
         if self._live.pop(partition, None) is not None and self._feed is not None:
             self._feed.remove(partition)
+
+    def _watched(self, partition: int) -> bool:
+        return any(partition in watch[0] for watch in self._sinks)
+
+    async def _regain(self, partition: int) -> None:
+        while self._watched(partition) and not self._closed:
+            try:
+                live = await self._live_at(partition)
+            except RefoldError:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            for partitions, _, regained in list(self._sinks):
+                if partition in partitions:
+                    regained(partition, live)
+            return
 
     # Tracks
 
@@ -188,8 +212,8 @@ class Hub:
             self._live[partition] = offset + 1
             key, value = message.key(), message.value()
             tracks = self._by_key.get(key)
-            sinks = [sink for partitions, sink in self._sinks if partition in partitions]
-            if value is None or (tracks is None and not sinks):
+            sinks = [sink for partitions, sink, _ in self._sinks if partition in partitions]
+            if key is None or value is None or (tracks is None and not sinks):
                 continue
             try:
                 item = decode_item(value)
@@ -203,7 +227,8 @@ class Hub:
                 sink(partition, offset, append_ms, key, item)
 
     def _broken(self, partition: int, error: RefoldError) -> None:
-        """The partition cannot be read on (recreated, cut below us). Followers begin anew by themselves."""
+        """The partition cannot be read on (recreated, cut below us). Followers begin anew by themselves; for
+        who watches it is begun anew here."""
         error = TransientError(f"the live feed of partition {partition} broke off: {error}")
         self._live.pop(partition, None)
         if self._feed is not None:
@@ -214,3 +239,7 @@ class Hub:
                 with contextlib.suppress(KeyError):
                     if not track.users:
                         self._forget(identity, track)
+        if self._watched(partition) and partition not in self._regaining and not self._closed:
+            task = asyncio.create_task(self._regain(partition), name="refold-regain")
+            self._regaining[partition] = task
+            task.add_done_callback(lambda _: self._regaining.pop(partition, None))

@@ -7,12 +7,15 @@ was stopped (SIGSTOP, a paused machine) finds it over when it wakes, hands nothi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from refold.client.generations.journalling import LOST
 from refold.client.generations.limits import RENEWALS_PER_LEASE
 from refold.client.receipts import Ruling
-from refold.errors import FencedError, TransientError, UnavailableError
+from refold.errors import FencedError, RefoldError, TransientError, UnavailableError
+
+log = logging.getLogger("refold.client")
 
 Renew = Callable[[float], Awaitable[Ruling]]
 """Append a renewal and wait for its ruling, at most the given seconds."""
@@ -83,6 +86,12 @@ class Lease:
             except (TransientError, UnavailableError):
                 # No worker, or no broker: nobody else can be granted it meanwhile. Ask again.
                 await asyncio.sleep(pause / 4)
+                continue
+            except RefoldError as error:
+                # Refused by Kafka, say. Without a lease, and not replaced: who waits for it must not do so
+                # for ever because nobody asks any more.
+                log.warning("generation_not_renewed id=%s: %s", self._generation, error)
+                await asyncio.sleep(pause)
                 continue
             if ruling.in_effect:
                 self.until = asked + self.seconds

@@ -165,8 +165,9 @@ LOOKBACK_S_DEFAULT: Final = 900.0
 #: their state all the same.
 WATCHED_MAX: Final = 100_000
 
-#: Take-overs on the way at once.
-TAKEOVERS_MAX: Final = 16
+#: Take-overs on the way at once, until their answers run. Each is a few requests and a random pause of up to
+#: ``JITTER_S_MAX``, so ``RUNNING_MAX`` answers of a process that died are asked for in four rounds of those.
+TAKEOVERS_MAX: Final = 64
 
 #: Supervisors of a fleet wait up to this long, each its own random time, before they ask for a lease.
 JITTER_S_MAX: Final = 0.3

@@ -59,12 +59,16 @@ class Pipe:
         self._reader: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._quiet: asyncio.Future[None] | None = None
+        #: A task that is cancelled before it has begun runs none of its code: it is told to leave instead.
+        self._begun = self._left = False
         self._pump = self._loop.create_task(self._read(), name="refold-record")
         recording.lease.when_lost(self.let_go)
 
     def let_go(self) -> None:
         """Close the provider's stream; what it has said is still sent."""
-        self._pump.cancel()
+        self._left = True
+        if self._begun:
+            self._pump.cancel()
         self._wake()
 
     async def ready(self) -> bool:
@@ -84,8 +88,10 @@ class Pipe:
                 break
             self._reader = self._loop.create_future()
             await self._reader
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._pump
+        # Not awaited itself: who waits here may be cancelled, and that is another matter than the pump's end.
+        await asyncio.wait({self._pump})
+        if not self._pump.cancelled():
+            self._pump.result()
         return False
 
     def next(self) -> Chunk | None:
@@ -109,7 +115,7 @@ class Pipe:
                 self._recording.dropped()
             self._chunks.clear()
             self._said.clear()
-        self._pump.cancel()
+        self.let_go()
         await asyncio.gather(self._pump, return_exceptions=True)
         while self._in_flight is not None and self._error is None and self._lease.lost is None:
             self._quiet = self._loop.create_future()
@@ -124,8 +130,11 @@ class Pipe:
     # The provider
 
     async def _read(self) -> None:
+        self._begun = True
         source = self._stream if isinstance(self._stream, AsyncIterable) else chunks_of(self._stream)
         try:
+            if self._left:
+                return
             async for event in source:
                 self._said.append(event)
                 if len(self._said) >= SAID_MAX:

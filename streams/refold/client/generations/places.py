@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Message
 
@@ -17,6 +17,10 @@ from refold.wire.batches import decode_progress, generation_key
 if TYPE_CHECKING:
     from refold.client.connection import Connection
     from refold.client.session import Session
+
+#: Between two looks at the topic while no owner answers, doubled each time.
+PAUSE_S: Final = 0.2
+PAUSE_S_MAX: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ async def place_of(connection: Connection, session: Session, generation: str) ->
         raise NotFound("no generation has such an id")
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LOOKUP_S_MAX
+    pause = PAUSE_S
     while True:
         try:
             answer = await connection.owners.generation(
@@ -75,6 +80,9 @@ async def place_of(connection: Connection, session: Session, generation: str) ->
                 return found
             if loop.time() > deadline:
                 raise
+            # An empty group is said at once, and each look at the topic reads a partition.
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_S_MAX)
             continue
         if answer is None:
             raise NotFound(

@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from refold.client.generations.batcher import Content
@@ -127,7 +128,7 @@ class Recording:
             self._lease.check()
             told: asyncio.Future[Any] = self._loop.create_future()
             try:
-                self.start(value, told.set_result)
+                self.start(value, partial(_settle, told))
                 outcome = await told
                 if isinstance(outcome, BaseException):
                     raise outcome
@@ -250,6 +251,11 @@ class Recording:
     def dropped(self) -> None:
         """Some of what the parser saw was not recorded, so the parser cannot compose the message."""
         self._overlooked = True
+
+
+def _settle(told: asyncio.Future[Any], outcome: Any) -> None:
+    if not told.done():  # Who waited may have been cancelled.
+        told.set_result(outcome)
 
 
 def _now_ms() -> int:

@@ -34,7 +34,7 @@ from refold.client.payloads import encode_payload, offload
 from refold.client.receipts import Ruling
 from refold.core.limits import ERROR_CODE_BYTES_MAX
 from refold.core.progress import NO_USAGE, Marker, TokenUsage
-from refold.errors import RefoldError, TransientError, UnavailableError
+from refold.errors import RefoldError, StorageError, TransientError, UnavailableError
 
 if TYPE_CHECKING:
     from refold.client.generations.generation import Generation
@@ -164,6 +164,8 @@ class Run:
         self._ending = True
         try:
             message = await self._message()
+        except (TransientError, UnavailableError):
+            raise
         except RefoldError as error:
             await self._fail(error)
             return
@@ -202,15 +204,22 @@ class Run:
             await self._ruled("UsageRecorded", meter.payload(usage), event_id=event_id, subject=meter.subject)
 
     async def _message(self) -> bytes:
-        """The framed MessageAppended; large fields are in the blob store by then."""
+        """The framed MessageAppended; large fields are in the blob store by then. Raises TransientError when
+        the store does not take them: that is no fault of the answer, which is all there."""
         connection = self._service.connection
         terms = self._terms
         body = self._recording.content(terms.message_id)
         body.update(message_id=terms.message_id, parent_id=terms.reply_to, role="assistant")
         if body.get("usage") is None and any(self._recording.usage):
             body["usage"] = usage_record(self._recording.usage)
-        body = dict(await offload(body, connection.blobs, connection.inline_bytes_max))
-        return encode_payload("MessageAppended", body)
+        for attempt in range(FINISH_TRIES_MAX):
+            try:
+                stored = dict(await offload(body, connection.blobs, connection.inline_bytes_max))
+                return encode_payload("MessageAppended", stored)
+            except (StorageError, UnavailableError) as error:
+                log.warning("generation_message_not_stored id=%s: %s", terms.generation_id, error)
+                await asyncio.sleep(FINISH_PAUSE_S * (attempt + 1))
+        raise TransientError("the blob store does not take the message")
 
     async def _fail(self, error: Exception, code: str | None = None) -> None:
         self._ending = True

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from refold.client.generations.acks import Acks
-from refold.client.generations.archive import archived
+from refold.client.generations.archive import end_of
 from refold.client.generations.backfill import Backfills
 from refold.client.generations.courier import Courier
 from refold.client.generations.ears import Ears
@@ -23,11 +23,11 @@ from refold.client.generations.places import Place, place_of, row_of
 from refold.client.generations.registry import Answer, Generators
 from refold.client.generations.run import Grant, Run
 from refold.client.generations.takeover import guard
-from refold.client.generations.terms import Terms, make_terms
+from refold.client.generations.terms import Asked, Terms, make_terms
 from refold.client.messages import default_actor
 from refold.client.receipts import Refused, Ruling
 from refold.core.progress import Ack
-from refold.errors import NotFound, RefoldError, UnavailableError
+from refold.errors import NotFound, RefoldError, TransientError, UnavailableError
 
 if TYPE_CHECKING:
     from refold.client.connection import Connection
@@ -58,11 +58,13 @@ class Generations:
         self.holder = f"{options.producer_id[:80]}/{options.producer_epoch}"
         self.closed = False
         self._running: dict[Identity, tuple[Generation, asyncio.Task[None]]] = {}
-        self._starting: dict[Identity, asyncio.Task[Generation]] = {}
+        #: By what is asked as well: the fold decides between two that ask for different things under one key.
+        self._starting: dict[tuple[Identity, Asked], asyncio.Task[Generation]] = {}
         self._guards: dict[Identity, asyncio.Task[None]] = {}
         #: Generations a take-over of this process is on the way for.
         self.claiming: set[Identity] = set()
         self._followers = 0
+        self._closing = False
 
     # Starting
 
@@ -71,19 +73,21 @@ class Generations:
         generator = self.generators.of(answer)
         terms = make_terms(session.key, generator.name, **options)
         identity = (session.key, terms.generation_id)
-        if (running := self._running.get(identity)) is not None:
+        running = self._running.get(identity)
+        if running is not None and running[0].terms.asked == terms.asked:
             return running[0]
-        task = self._starting.get(identity)
+        asked = (identity, terms.asked)
+        task = self._starting.get(asked)
         if task is None:
             self.check_room()
             task = asyncio.create_task(self._start(session, terms), name="refold-generate")
-            self._starting[identity] = task
-            task.add_done_callback(lambda done: self._started(identity, done))
+            self._starting[asked] = task
+            task.add_done_callback(lambda done: self._started(asked, done))
         # Whoever asked may be cancelled; what was begun for them is not.
         return await asyncio.shield(task)
 
-    def _started(self, identity: Identity, task: asyncio.Task[Generation]) -> None:
-        del self._starting[identity]
+    def _started(self, asked: tuple[Identity, Asked], task: asyncio.Task[Generation]) -> None:
+        del self._starting[asked]
         if not task.cancelled():
             task.exception()  # Its caller may be gone; asyncio must not call that forgotten.
 
@@ -102,7 +106,7 @@ class Generations:
                 correlation_id=terms.key,
                 actor=default_actor("assistant"),
             )
-            if ruling.accepted or await self._own(session, terms, ruling):
+            if ruling.accepted:
                 self.spawn(generation, Grant(1, "restart", asked_at, ear))
                 granted = True
                 return generation
@@ -110,19 +114,17 @@ class Generations:
             if not granted:
                 self.ears.unlisten(ear)
         await self._check_same(session, terms, ruling)
-        self.guard(generation)
+        self.guard(generation, own=await self._own(session, terms, ruling))
         return generation
 
     async def _own(self, session: Session, terms: Terms, ruling: Ruling) -> bool:
-        """A duplicate of what this process itself sent (its first try was written after all)."""
-        if ruling.status != "duplicate":
+        """A duplicate of what this process itself sent: its first try was written after all, or an attempt
+        ran here and was left. Which of the two nobody here knows, so it is gone on with as another attempt:
+        that goes on behind what the first one may have recorded."""
+        if ruling.status != "duplicate" or self.runs(session.key, terms.generation_id):
             return False
         row = await row_of(self.connection, session, terms.generation_id)
-        return (
-            row is not None
-            and row["state"] == "started"
-            and (row["holder"], row["attempt"]) == (self.holder, 1)
-        )
+        return row is not None and row["state"] == "started" and row["holder"] == self.holder
 
     async def _check_same(self, session: Session, terms: Terms, ruling: Ruling) -> None:
         """Raises Refused unless the refusal means that the very same generation exists already."""
@@ -134,13 +136,13 @@ class Generations:
         row = await row_of(self.connection, session, terms.generation_id)
         if row is None:
             # Its row has made room for newer ones; the message it ended in is what holds the id.
-            if await archived(session, terms.generation_id) is None:
+            if await end_of(session, terms.generation_id) is None:
                 raise refused
             return
-        digest = None if terms.params is None else hashlib.sha256(terms.params.encode()).hexdigest()
-        mine = (terms.message_id, terms.reply_to, terms.generator, digest, terms.durability)
+        message_id, reply_to, generator, params, durability = terms.asked
+        digest = None if params is None else hashlib.sha256(params.encode()).hexdigest()
         names = ("message_id", "reply_to", "generator", "params_digest", "durability")
-        if tuple(row[name] for name in names) != mine:
+        if tuple(row[name] for name in names) != (message_id, reply_to, generator, digest, durability):
             raise refused
 
     # Running
@@ -160,6 +162,8 @@ class Generations:
 
     def check_room(self) -> None:
         """Raises UnavailableError when no further answer may run here."""
+        if self._closing:
+            raise UnavailableError("this client is closing: nothing is begun in it any more")
         if len(self._running) + len(self._starting) >= RUNNING_MAX:
             raise UnavailableError(
                 f"{RUNNING_MAX} generations run in this client: wait for one to end, or use another process",
@@ -172,6 +176,10 @@ class Generations:
         made = answer or (None if generator is None else generator.answer)
         if made is None:
             raise RefoldError(f"no generator {generation.terms.generator!r} is registered in this process")
+        if self.closed:
+            # Nothing that it says would be sent; and an attempt that fails must not end what another may
+            # finish.
+            raise TransientError("the client was closed: the generation is another process's to go on with")
         run = Run(self, generation, grant, made)
         identity = (generation.session.key, generation.id)
         task = asyncio.create_task(run.perform(), name=f"refold-generation-{generation.id}")
@@ -187,12 +195,13 @@ class Generations:
             # A restart is the take-over's to arrange; anything else leaves the generation to another process.
             log.warning("generation_left id=%s: %s", identity[1], type(error).__name__)
 
-    def guard(self, generation: Generation) -> None:
-        """Take over should its process fall silent: whoever asks for an answer may also give it."""
+    def guard(self, generation: Generation, *, own: bool = False) -> None:
+        """Take over should its process fall silent: whoever asks for an answer may also give it. ``own``: its
+        process is this one, so at once."""
         identity = (generation.session.key, generation.id)
-        if identity in self._guards or len(self._guards) >= RUNNING_MAX or self.closed:
+        if identity in self._guards or self.closed or (len(self._guards) >= RUNNING_MAX and not own):
             return
-        task = asyncio.create_task(guard(self, generation), name="refold-guard")
+        task = asyncio.create_task(guard(self, generation, own=own), name="refold-guard")
         self._guards[identity] = task
         task.add_done_callback(lambda done: self._guarded(identity, done))
 
@@ -258,14 +267,22 @@ class Generations:
 
     async def close(self, drain_s: float = DRAIN_S) -> None:
         """Let running answers come to an end for ``drain_s``; the rest is left to another process."""
-        tasks = [task for _, task in self._running.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=drain_s)
-        self.closed = True
-        left: list[asyncio.Task[Any]] = [*tasks, *self._starting.values(), *self._guards.values()]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await self.courier.close(CLOSE_FLUSH_S)
-        await self.ears.close()
-        await self.hub.close()
+        self._closing = True
+        until = asyncio.get_running_loop().time() + drain_s
+        try:
+            # Also what had been asked for before: it is accepted, and runs, while this waits.
+            while (tasks := self._answering()) and (left := until - asyncio.get_running_loop().time()) > 0:
+                await asyncio.wait(tasks, timeout=left)
+        finally:
+            self.closed = True
+            # Before the courier: an answer that cannot send any more would fail, and end its generation.
+            over = [*self._answering(), *self._guards.values()]
+            for task in over:
+                task.cancel()
+            await asyncio.gather(*over, return_exceptions=True)
+            await self.courier.close(CLOSE_FLUSH_S)
+            await self.ears.close()
+            await self.hub.close()
+
+    def _answering(self) -> list[asyncio.Task[Any]]:
+        return [*(task for _, task in self._running.values()), *self._starting.values()]

@@ -106,10 +106,11 @@ class Watch:
         if len(self._open) > self._entries_max:
             self._open.popitem(last=False)
 
-    def due(self, now: float) -> list[Identity]:
-        """Those silent for their lease, each told once until :meth:`again` or :meth:`forget`."""
+    def due(self, now: float, most: int = WATCHED_MAX) -> list[Identity]:
+        """Those silent for their lease, at most so many, each told once until :meth:`again` or
+        :meth:`forget`."""
         found: list[Identity] = []
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= now and len(found) < most:
             _, identity = heapq.heappop(self._heap)
             watched = self._open.get(identity)
             if watched is None or watched.claiming or not self._may(watched):
@@ -161,41 +162,67 @@ class Supervisor:
         self._names = names
         self._watch = Watch(self._ours)
         self._lookback_s = lookback_s
-        self._claims: set[asyncio.Task[None]] = set()
-        self._past: asyncio.Task[None] | None = None
+        self._claims: dict[Identity, asyncio.Task[None]] = {}
+        #: Partitions whose past is to be looked at, and where it ends.
+        self._unheard: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
 
     async def run(self) -> None:
-        partitions = frozenset(range(self._service.connection.slots.partitions))
+        past = asyncio.create_task(self._look_back_all())
         try:
-            live = await self._service.hub.watch(partitions, self._heard)
-            self._past = asyncio.create_task(self._look_back_all(live))
+            for partition, end in (await self._begin()).items():
+                self._regained(partition, end)
             loop = asyncio.get_running_loop()
             while True:
-                if self._past.done():
-                    self._past.result()
-                if len(self._claims) < TAKEOVERS_MAX:
-                    for identity in self._watch.due(loop.time()):
-                        self._claim(identity)
+                if past.done():
+                    past.result()
+                for identity in self._watch.due(loop.time(), TAKEOVERS_MAX - self._asking):
+                    self._claim(identity)
                 await asyncio.sleep(SUPERVISE_TICK_S)
         finally:
             self._service.hub.unwatch(self._heard)
-            tasks = [*self._claims, *(() if self._past is None else (self._past,))]
+            tasks = [*self._claims.values(), past]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _begin(self) -> dict[int, int]:
+        """Watch all partitions; a broker that is away is waited for."""
+        partitions = frozenset(range(self._service.connection.slots.partitions))
+        pause = CLAIM_PAUSE_S
+        while True:
+            try:
+                return await self._service.hub.watch(partitions, self._heard, self._regained)
+            except (TransientError, UnavailableError) as error:
+                self._service.hub.unwatch(self._heard)
+                if self._service.closed:
+                    raise
+                log.warning("supervisor_waits: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, CLAIM_PAUSE_S_MAX)
+
+    @property
+    def _asking(self) -> int:
+        """Take-overs on the way. Not those whose answer runs: it may do so for minutes, and other generations
+        must not wait for its end."""
+        return sum(not self._service.runs(*identity) for identity in self._claims)
+
+    def _regained(self, partition: int, end: int) -> None:
+        self._unheard.put_nowait((partition, end))
+
     def _heard(self, partition: int, offset: int, append_ms: int, key: bytes, item: Item) -> None:
         self._watch.hear(key, item, asyncio.get_running_loop().time())
 
-    async def _look_back_all(self, live: dict[int, int]) -> None:
+    async def _look_back_all(self) -> None:
         """One partition after the other; what falls silent meanwhile is noticed all the same."""
-        for partition, end in live.items():
+        while True:
+            partition, end = await self._unheard.get()
             pause = CLAIM_PAUSE_S
             while True:
                 try:
                     await self._look_back(partition, end)
                     break
-                except (TransientError, UnavailableError):
+                except (TransientError, UnavailableError, NotFound):
+                    # NotFound: retention has moved since the place was asked for.
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, CLAIM_PAUSE_S_MAX)
 
@@ -205,6 +232,8 @@ class Supervisor:
         now, wall_ms = asyncio.get_running_loop().time(), time.time_ns() // 1_000_000
 
         def visit(message: Message) -> bool:
+            if message.key() is None:
+                return True
             try:
                 item = decode_item(message.value())
             except InvalidRecord:
@@ -222,20 +251,29 @@ class Supervisor:
 
     def _claim(self, identity: Identity) -> None:
         task = asyncio.create_task(self._take_over(identity), name="refold-takeover")
-        self._claims.add(task)
-        task.add_done_callback(self._claims.discard)
+        self._claims[identity] = task
+        task.add_done_callback(lambda _: self._claims.pop(identity, None))
 
     async def _take_over(self, identity: Identity) -> None:
         key, generation = identity
         loop = asyncio.get_running_loop()
-        tenant, session_id = split_key(key)
         try:
+            tenant, session_id = split_key(key)
             session = self._client.session(session_id, tenant=tenant)
+        except InvalidRecord:
+            # Not a session's: the fold has rejected it.
+            self._watch.forget(identity)
+            return
+        try:
             found = await claim(self._service, session, generation, loop.time())
         except NotFound:
             found = "ended"
         except RefoldError as error:
             log.warning("takeover_failed id=%s: %s", generation, error)
+            found = "elsewhere"
+        except Exception as error:
+            # Whatever it is, it must not be the last that is done for this generation.
+            log.warning("takeover_failed id=%s: %s", generation, type(error).__name__)
             found = "elsewhere"
         if found == "ended":
             self._watch.forget(identity)

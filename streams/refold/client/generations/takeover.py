@@ -45,12 +45,16 @@ REASON_SILENT: Final = "its process fell silent"
 REASON_RESTART: Final = "the looked-up response was another one"
 
 
-async def guard(service: Generations, generation: Generation) -> None:
-    """Watch one generation that another process generates; take it over when that one falls silent."""
+async def guard(service: Generations, generation: Generation, *, own: bool = False) -> None:
+    """Watch one generation that another process generates; take it over when that one falls silent. ``own``:
+    this process was to generate it and does not, so it is asked for at once."""
     session, terms = generation.session, generation.terms
     loop = asyncio.get_running_loop()
     while True:
         try:
+            if own:
+                own = False
+                await claim(service, session, generation.id, loop.time())
             place = await service.locate(session, generation.id)
             if place.ended:
                 return
@@ -130,6 +134,8 @@ async def _claim(service: Generations, session: Session, generation_id: str, due
             await _performed(service, session, terms, generator, task)
             return "ran"
         # Held, by a renewal that came in between or by the clock of the fold: it says more with time.
+        if pause >= CLAIM_PAUSE_S_MAX:
+            return "elsewhere"
         await asyncio.sleep(pause)
         pause = min(2 * pause, CLAIM_PAUSE_S_MAX)
 

@@ -17,6 +17,9 @@ from refold.core.limits import PARAMS_BYTES_MAX
 from refold.errors import UsageError
 from refold.formats.jsonio import dumps_text
 
+Asked = tuple[str, str | None, str, str | None, str]
+"""Message id, reply_to, generator, params, durability: what makes two starts under one key the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -39,6 +42,11 @@ class Terms:
     @property
     def lease_ms(self) -> int:
         return int(self.lease_s * 1000)
+
+    @property
+    def asked(self) -> Asked:
+        """As the fold compares it: holder and lease are who asks, not what is asked."""
+        return (self.message_id, self.reply_to, self.generator, self.params, self.durability)
 
     @property
     def strict(self) -> bool:

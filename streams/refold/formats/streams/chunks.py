@@ -7,7 +7,9 @@ out. Mappings are taken as they are, text and bytes as (a piece of) the body.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -104,7 +106,8 @@ def _json(value: Any) -> Any:
 async def chunks_of(stream: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
     """The chunks of a stream, async or not.
 
-    The next chunk of a blocking iterator is waited for in a thread; lists are gone through at once.
+    The next chunk of a blocking iterator is waited for in a thread of the stream's own: those that asyncio
+    shares are a handful, and a model may be silent for a minute. Lists are gone through at once.
     """
     if isinstance(stream, AsyncIterable):
         async for chunk in stream:
@@ -117,6 +120,13 @@ async def chunks_of(stream: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator
             f"{type(stream).__name__} is no stream of chunks: pass an iterable or async iterable of them"
         )
     else:
-        source = iter(stream)
-        while (chunk := await asyncio.to_thread(next, source, _ENDED)) is not _ENDED:
-            yield chunk
+        source, loop = iter(stream), asyncio.get_running_loop()
+        context = contextvars.copy_context()
+        thread = ThreadPoolExecutor(1, "refold-stream")
+        try:
+            while (
+                chunk := await loop.run_in_executor(thread, lambda: context.run(next, source, _ENDED))
+            ) is not _ENDED:
+                yield chunk
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
