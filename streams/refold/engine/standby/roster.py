@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from refold.engine import group
 from refold.engine.standby.placement import Roster
-from refold.topology.logends import list_ends
+from refold.topology.logends import known_ends
 from refold.topology.names import TopicNames
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -35,10 +35,10 @@ def look(admin: AdminClient, topics: TopicNames) -> Roster | None:
 def stable_ends(
     admin: AdminClient, topics: TopicNames, partitions: Sequence[int]
 ) -> dict[int, tuple[int, int, int]]:
-    """Last stable offsets of state, history and generations per partition, in one request per broker. Raises
-    ``KafkaException``."""
+    """Last stable offsets of state, history and generations per partition, in one request per broker; without
+    the partitions of which one has no leader. Raises ``KafkaException``."""
     names = (topics.state, topics.history, topics.generations)
-    ends = list_ends(
+    ends = known_ends(
         admin,
         {TopicPartition(name, number): OffsetSpec.latest() for number in partitions for name in names},
         IsolationLevel.READ_COMMITTED,
@@ -51,4 +51,5 @@ def stable_ends(
             ends[topics.generations, number],
         )
         for number in partitions
+        if all((name, number) in ends for name in names)
     }
