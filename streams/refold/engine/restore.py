@@ -28,6 +28,7 @@ from refold.engine.points import Points
 from refold.engine.restored import Restored as Restored
 from refold.engine.store import (
     Batch,
+    BlockedStore,
     Memory,
     Store,
     UnreadableStore,
@@ -188,7 +189,6 @@ class Restorer(HotRestorer):
         sabotaged = self._config.sabotage.restore_to_eof
         store, frontier, why = self._open(partition, committed, marks)
         here = store
-        unproved = frontier.inbox_next >= 0 and not self._proved(store)
         if checkpoints is not None:
             shown = opening.lowered(frontier)
             store, found = checkpoints.better(
@@ -196,9 +196,11 @@ class Restorer(HotRestorer):
             )
             frontier = frontier if found is shown else found
         try:
+            # One that came from a checkpoint was compared with what was uploaded.
+            unproved = store is here and frontier.inbox_next >= 0 and not self._proved(store)
             warmer = self._hot(partition, store, frontier, committed, marks, stall, cancelled, checkpoints)
             if warmer is not None:
-                warmer.written.unproved = unproved and store is here
+                warmer.written.unproved = unproved
                 progress(warmer.progress)
                 return self._restored(
                     committed, warmer.written, warmer.start, warmer.records, stall, why, warmer
@@ -226,8 +228,7 @@ class Restorer(HotRestorer):
                 reading.state_next,
                 reading.history_next,
                 reading.generations_next,
-                # One that came from a checkpoint was compared with what was uploaded.
-                unproved=unproved and store is here,
+                unproved=unproved,
             )
             batch = Batch()
             batch.frontier(
@@ -331,7 +332,7 @@ class Restorer(HotRestorer):
             try:
                 store = Store(path, self._memory)
             except StorageError as error:
-                if "locked" in str(error) or "no space" in str(error) or not existed:
+                if isinstance(error, BlockedStore) or not existed:
                     raise
                 why = "damaged"
             else:
