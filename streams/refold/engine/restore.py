@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,10 +138,8 @@ class Restorer(HotRestorer):
             self._cluster, partition, limit_ms=self._config.takeover_stall_ms_max, fencing=not sabotaged
         )
         if sabotaged:
-            marks, committed = (
-                self._marks(partition),
-                (self._cluster.committed(partition, stable=False) or Committed(-1, None)),
-            )
+            marks = self._marks(partition)
+            committed = self._cluster.committed(partition, stable=False) or Committed(-1, None)
         else:
             committed = self._cluster.stable_offset(partition, cancelled, stall)
             self._points.reach("after_stable_offset")
@@ -190,10 +189,9 @@ class Restorer(HotRestorer):
         store, frontier, why = self._open(partition, committed, marks)
         here = store
         if checkpoints is not None:
-            shown = opening.lowered(frontier)
-            store, found = checkpoints.better(
-                partition, store, shown, lambda one: self._distrust(one, committed, marks), cancelled
-            )
+            shown, hot = opening.lowered(frontier), self._serves(frontier, committed, marks)
+            judge = partial(self._distrust, committed=committed, marks=marks)
+            store, found = checkpoints.better(partition, store, shown, judge, cancelled, hot=hot)
             frontier = frontier if found is shown else found
         try:
             # One that came from a checkpoint was compared with what was uploaded.
@@ -248,6 +246,8 @@ class Restorer(HotRestorer):
             self._sign(partition, store)
         except BaseException:
             store.close()
+            if checkpoints is not None:
+                checkpoints.forget(partition)
             raise
         return self._restored(committed, written, (offset, batches), records, stall, why)
 
