@@ -28,6 +28,9 @@ pytestmark = pytest.mark.broker
 #: Bytes per second: a checkpoint of a megabyte takes weeks.
 NEXT_TO_NOTHING = 1
 
+#: Sessions that speak twice.
+AGAIN = 28_000
+
 
 @pytest.fixture
 def cluster(kafka: Kafka, topic_prefix: str) -> Cluster:
@@ -36,12 +39,14 @@ def cluster(kafka: Kafka, topic_prefix: str) -> Cluster:
     return made
 
 
+@pytest.mark.timeout(500)
 def test_a_hot_session_lives_while_the_checkpoint_comes(cluster: Cluster, tmp_path: Path) -> None:
     """Goal and method: see the module."""
     inbox = Inbox(cluster)
-    # As many records again as going over has to save.
+    # Two ranges are 15 000 of the records; what is left then has to be worth going over.
     inbox.put(*range(SESSIONS))
-    inbox.put(*range(SESSIONS))
+    inbox.put(*range(AGAIN))
+    assert SESSIONS + AGAIN - 15_000 > source.AHEAD_RECORDS_MIN
     store, gate = tmp_path / "store", tmp_path / "gate"
     worker = Worker(
         cluster,
@@ -49,13 +54,15 @@ def test_a_hot_session_lives_while_the_checkpoint_comes(cluster: Cluster, tmp_pa
         "a",
         REFOLD_WORKER__HOT_FIRST="true",
         REFOLD_WORKER__CHECKPOINT_URL=f"slow://{store}",
+        # The one that is made when it stops.
+        REFOLD_WORKER__CHECKPOINT_INTERVAL_MS="3600000",
         **installed(tmp_path / "plugin", NEXT_TO_NOTHING, gate),
     )
     remote = Remote(f"file://{store}", cluster.prefix)
     gate.touch()
     with worker:
         worker.wait_live(1)
-        wait_ruled(cluster, 90.0)
+        wait_ruled(cluster, 200.0)
         assert worker.stop() == 0
     assert len(remote.checkpoints(0)) == 1
     gate.unlink()
@@ -86,5 +93,4 @@ def test_a_hot_session_lives_while_the_checkpoint_comes(cluster: Cluster, tmp_pa
         if worker.alive and worker.process is not None:
             worker.process.kill()
             worker.process.wait()
-    assert source.AHEAD_RECORDS_MIN <= 2 * SESSIONS
     assert differences(cluster, inbox.sent) == []
