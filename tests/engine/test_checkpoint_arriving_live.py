@@ -67,7 +67,7 @@ def test_a_hot_session_lives_while_the_checkpoint_comes(cluster: Cluster, tmp_pa
     assert len(remote.checkpoints(0)) == 1
     gate.unlink()
     shutil.rmtree(worker.data_dir)
-    old, hot, new = 0, SESSIONS - 1, SESSIONS
+    old, hot, new = 0, AGAIN - 1, SESSIONS
     try:
         held(worker, 2)
         wait_for("the key filter to be used", lambda: status_of(worker, new) == 404, 30.0)
