@@ -3,7 +3,8 @@
 c. *Hot session*: the disk is lost, and the inbox holds one message for the session that spoke last
    (``recent``) and one for a session nobody has heard of (``new``). From the worker's assignment to each
    message's journal record being read as committed: with ``worker.hot_first`` and without, from the log
-   alone, and with it where a checkpoint of all of them is kept.
+   alone, and with it where a checkpoint of all of them is kept: in a directory, and in a store that gives
+   ``SLOW_BYTES_PER_S``.
 d. *Intact disk*: the same partition, the worker stopped or killed and started again. From its assignment to
    the partition live.
 """
@@ -22,6 +23,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench import events
 from bench.harness import STEP_SECONDS_MAX, Stack, load, wait_until
+from bench.recovery.slow import installed
 from bench.recovery.tail import OFTEN, SELDOM, checkpointed
 from bench.recovery.worker import Watched, has
 from refold.core.slots import SlotMap
@@ -33,6 +35,9 @@ TENANT = "bench"
 FOLDED_AT_ONCE = 1_000_000
 #: Names of the new sessions of the arm with a checkpoint: beyond those of the other arms.
 CHECKPOINTED = 1_000
+SLOWLY = 2_000
+#: An object store at the other end of a thin line.
+SLOW_BYTES_PER_S = 2_000_000
 
 
 @dataclass
@@ -178,6 +183,12 @@ def run(stack: Stack, sizes: list[int], *, kill: bool = True) -> dict[str, Any]:
             row["checkpoint"] = probe(
                 stack, sessions, CHECKPOINTED + number, hot_first=True, **checkpoint(stack)
             )
+            slow = {
+                **checkpoint(stack),
+                **installed(stack.directory / "slow", SLOW_BYTES_PER_S),
+                "REFOLD_WORKER__CHECKPOINT_URL": f"slow://{stack.directory / 'checkpoints-hot'}",
+            }
+            row["slow_checkpoint"] = probe(stack, sessions, SLOWLY + number, hot_first=True, **slow)
         if True not in arms:
             row["on"] = "hot_first not available"
         print(f"hot session: {row}", file=sys.stderr)

@@ -64,7 +64,7 @@ def restored(world: World, local: Frontier | None = None) -> tuple[Frontier, Tol
             assert opened is store
     finally:
         opened.close()
-    assert not path.with_name(f"{path.name}.fetched").exists()
+    assert list(path.parent.glob("*.fetched")) == []
     return at, told
 
 
@@ -200,13 +200,40 @@ def test_what_a_killed_process_left_is_deleted_at_the_next_start(tmp_path: Path)
         "p00001",
         "p00001.aside",
         "p00001.fetched",
+        "p00001.7.fetched",
         "p00002.checkpoint",
+        # What RocksDB calls a copy that it has not finished (see below).
+        "p00002.checkpoint.tmp",
         "p00002.checkpoint.scratch",
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
     clear(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p00001", "p00001.aside"]
+
+
+def test_a_copy_under_way_has_the_name_that_a_start_deletes(world: World) -> None:
+    """RocksDB's own choice. A copy that was killed holds its files, which compaction no longer frees, for as
+    long as the directory is there."""
+    world.go_on(3)
+    taken, seen, stop = world.directory / "p00003.checkpoint", set(), threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            seen.update(name for name in os.listdir(world.directory) if name.startswith(taken.name))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(200):
+            if len(seen) > 1:
+                break
+            assert world.store.checkpoint(taken)
+            shutil.rmtree(taken)
+    finally:
+        stop.set()
+        looker.join()
+    assert seen == {"p00003.checkpoint", "p00003.checkpoint.tmp"}
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "longer", "missing"])
@@ -410,7 +437,7 @@ def test_killed_while_it_downloads_nothing_half_is_used(world: World) -> None:
     """The directory of a download has its own name until it is whole, and the next attempt deletes it."""
     world.go_on(5)
     world.publish()
-    half = world.directory / "other" / f"p{PARTITION:05d}.fetched"
+    half = world.directory / "other" / f"p{PARTITION:05d}.1.fetched"
     half.mkdir(parents=True)
     (half / "CURRENT").write_text("half")
     assert restored(world)[0] == frontier(5)
@@ -423,6 +450,25 @@ def test_a_download_that_fails_leaves_nothing(world: World, tmp_path: Path) -> N
     with pytest.raises(Exception, match="not in the checkpoint store"):
         fetch(world.remote, manifest, tmp_path / "to")
     assert not (tmp_path / "to").exists()
+
+
+def test_a_store_that_lets_nothing_be_deleted_takes_checkpoints_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials without the right to delete, a bucket with object lock: what was published counts, and is
+    not published again each minute as if it had failed."""
+
+    def refused(_path: str) -> None:
+        raise PermissionError("AccessDenied")
+
+    monkeypatch.setattr(world.remote._fs, "rm_file", refused)
+    for _ in range(2):
+        world.go_on(5)
+        published = world.publish(keep=1)
+        assert published.checkpoint is not None
+    assert "AccessDenied" in str(published.pruned.refused)
+    assert len(world.remote.checkpoints(PARTITION)) == 2
+    assert restored(world)[0] == frontier(10)
 
 
 def test_a_manifest_copied_from_elsewhere_is_refused(world: World) -> None:

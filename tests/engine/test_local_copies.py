@@ -166,6 +166,40 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_copy_rebuilt(
     assert world.restore().set_aside is None
 
 
+@pytest.mark.parametrize("name", ["BLOCKS", "unlocked", "no space"])
+def test_the_directorys_name_does_not_keep_a_damaged_copy_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Goal: as above where the data directory is called what RocksDB says of other troubles."""
+    world = World(tmp_path / name, monkeypatch)
+    world.restore()
+    world.live_on()
+    world.close()
+    no_manifest(world.path)
+    assert world.restore().set_aside == "damaged"
+    assert world.found() == world.expected
+    world.close()
+
+
+def test_a_bad_block_under_a_note_leads_to_the_same(world: World) -> None:
+    """Goal: the note of a validation is read after the copy was judged, and may lie in another file."""
+    assert world.store is not None
+    world.store.flush()
+    world.store.put_note(rows.VALIDATED_KEY, rows.Validated(world.facts.state_id, 0).encode())
+    world.store.flush()
+    (newest,) = ssts(world.path)[-1:]
+    whose = world.store.note(rows.PARTITION_KEY)
+    assert whose is not None
+    world.store.put_note(rows.PARTITION_KEY, whose)
+    world.live_on(2)
+    world.close()
+    at = newest.read_bytes().index(b"state_topic")
+    flip(newest, at, at + 5)
+    restored = world.restore()
+    assert restored.set_aside == "damaged"
+    assert world.found() == world.expected
+
+
 def test_what_is_found_only_when_the_tail_is_written_leads_to_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.test_holding import PARTITION, Held, Nothing, until
+from engine.test_holding import PARTITION, UNTIL_S, Held, Nothing, until
 from refold.engine.assignment import Partition
 from refold.engine.batchfold import BatchFold
+from refold.engine.config import EngineConfig
 from refold.engine.lifecycle import TABLE, Reopened, State
+from refold.engine.metrics import NoMetrics
 from refold.engine.overlay import Overlay
 from refold.engine.plan import Written
+from refold.engine.points import Points
 from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
 from refold.errors import StorageError
@@ -67,7 +71,7 @@ class Live(Held):
         self.told.append(("aside", number, why))
 
     def info(self, event: str, **fields: Any) -> None:
-        self.moved.append(fields["why"])
+        self.moved.append(fields.get("why", event))
 
     def error(self, event: str, **_: Any) -> None:
         self.moved.append(event)
@@ -96,6 +100,7 @@ async def live() -> Live:
         (Reopened.READ, ROTTEN, "store_unreadable", "damaged"),
         (Reopened.DIFFERS, StorageError("wrong"), "store_differs", "differs"),
         (Reopened.OLD, StorageError("slow"), "store_too_old", "too_old"),
+        (Reopened.ARRIVED, StorageError("a checkpoint"), "checkpoint_arrived", None),
     ],
 )
 async def test_every_reason_has_its_end(
@@ -177,3 +182,70 @@ async def test_what_is_remembered_until_the_commit_in_flight_is_over_goes_too(li
     live._idle.set()
     await until(lambda: ("restore", PARTITION) in live.told, "the restore")
     assert live.told[:3] == [("cache", PARTITION), ("sides", PARTITION), ("close", False)]
+
+
+class Long:
+    """A restorer with restores that last until they are let go, or called off."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.looked: list[Any] = []
+        self.let_go = threading.Event()
+
+    def unread(self, numbers: list[int]) -> dict[int, int]:
+        self.looked.append(numbers)
+        return {}
+
+    def missing(self, number: int) -> float:
+        self.looked.append(number)
+        return 1.0
+
+    def run(self, number: int, cancelled: Callable[[], bool], _progress: Any) -> Any:
+        self.running.add(number)
+        while not self.let_go.wait(0.01):
+            if cancelled():
+                break
+        raise Cancelled
+
+
+class Owning(BatchFold):
+    """Partitions come and go; nothing of them is ever served."""
+
+    async def _serve(self, *_: Any) -> None:
+        raise AssertionError("nothing is restored hot first here")
+
+    async def _fold_from(self, chunk: Any, at: int) -> int:
+        raise AssertionError("nothing is fed")
+
+    def _arrives(self, now: float) -> None:
+        raise AssertionError("nothing is fed")
+
+    def _let_go(self) -> None:
+        return None
+
+
+async def test_a_partition_is_given_up_while_all_restore_threads_are_busy(tmp_path: Path) -> None:
+    """Goal: partitions that come while others' restores last for minutes, and go again in the next rebalance,
+    do not hold it up: it waits for 70 s and then ends the worker."""
+    long = Long()
+    config = EngineConfig(kafka={}, prefix="t", instance="a", data_dir=tmp_path, restores_max=2)
+    owning = Owning(
+        config,
+        restorer=long,  # type: ignore[arg-type]
+        points=Points(),
+        metrics=NoMetrics(),
+        log=Nothing(),
+    )
+    owning.poller = owning.batches = Nothing()  # type: ignore[assignment]
+    owning._assigned([(0, 1), (1, 2)])
+    try:
+        await until(lambda: long.running == {0, 1}, "the long restores")
+        long.looked.clear()
+        owning._assigned([(2, 3), (3, 4), (4, 5)])
+        async with asyncio.timeout(UNTIL_S):
+            await owning._give_up([2, 3, 4], State.REVOKED)
+        assert long.running == {0, 1}
+        assert [2, 3, 4] in long.looked
+    finally:
+        long.let_go.set()
+        await owning._give_up([0, 1], State.REVOKED)

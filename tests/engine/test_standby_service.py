@@ -18,6 +18,7 @@ from refold.engine.standby import roster, service
 from refold.engine.standby.placement import Roster, kept_by
 from refold.engine.standby.service import Standbys
 from refold.engine.store import Store
+from refold.errors import UnavailableError
 
 PARTITIONS = 6
 
@@ -224,3 +225,26 @@ async def test_with_no_replicas_nothing_is_kept(group: Group) -> None:
         await group.looked()
         assert standbys._roster is not None
         assert copied(standbys) == set()
+
+
+async def test_a_partition_that_has_no_leader_stands_for_itself(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: its copy cannot be begun; the others are, and know their age. Before, the first of them kept all
+    that come after it from being copied, and all from hearing of the ends: after a day that is rule Z."""
+    group.owned(a=[], b=[0, 1, 2, 3, 4, 5])
+    marks, leaderless = group.marks, 0
+
+    def asked(number: int) -> Any:
+        if number == leaderless:
+            raise UnavailableError("no leader")
+        return marks(number)
+
+    group.marks = asked
+    async with group.standbys() as standbys:
+        await until("the others", lambda: copied(standbys) == set(range(1, PARTITIONS)))
+        await until("their ages", lambda: all(row.age_s is not None for row in standbys.partitions()))
+        group.marks = marks
+        monkeypatch.setattr(service, "AGAIN_S", 0.0)
+        standbys._not_before.clear()
+        await until("all of them", lambda: copied(standbys) == set(range(PARTITIONS)))

@@ -24,7 +24,7 @@ from refold.engine.sabotage import Sabotage
 from refold.engine.seal import Sealer
 from refold.engine.sessions import Sessions
 from refold.engine.step import Limits, step
-from refold.engine.store import Batch, Memory, Store, set_aside
+from refold.engine.store import Batch, BlockedStore, Memory, Store, set_aside
 from refold.engine.timers import Timers
 from refold.engine.usage import Usages
 from refold.errors import InvariantViolation, StorageError
@@ -119,6 +119,21 @@ def test_a_damaged_db_is_explained_and_set_aside(tmp_path: Path) -> None:
     set_aside(path)
     assert not path.exists()
     assert (tmp_path / "p0.aside").exists()
+
+
+@pytest.mark.parametrize("name", ["BLOCKS", "unlocked", "no space left here"])
+def test_what_is_wrong_is_not_told_by_the_directorys_name(tmp_path: Path, name: str) -> None:
+    """Messages hold the path. A damaged copy that counted as locked was never set aside."""
+    path = tmp_path / name / "p0"
+    store = Store(path, Memory())
+    with pytest.raises(BlockedStore, match="locked by another process"):
+        Store(path, Memory())
+    store.close()
+    for manifest in path.glob("MANIFEST-*"):
+        manifest.unlink()
+    with pytest.raises(StorageError, match="only a cache of the state topic") as raised:
+        Store(path, Memory())
+    assert not isinstance(raised.value, BlockedStore)
 
 
 def test_a_session_and_its_generation_are_read_as_of_one_commit(store: Store) -> None:

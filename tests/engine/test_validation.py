@@ -388,7 +388,8 @@ async def test_it_waits_for_its_time_and_tries_again_after_a_failure(
 
 
 async def test_it_is_off_by_its_setting_and_where_a_guarantee_is_broken_on_purpose(world: World) -> None:
-    for number, name in enumerate(("p00003.validating", "p00003.validating.scratch")):
+    names = ("p00003.validating", "p00003.validating.tmp", "p00003.validating.scratch")
+    for number, name in enumerate(names):
         (world.config.store_dir / name / str(number)).mkdir(parents=True)
 
     def made(config: EngineConfig) -> Validations | None:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from refold.engine.takeover import ensure_retry
 from refold.topology.failures import explain
-from refold.topology.logends import list_ends, log_ends
+from refold.topology.logends import known_ends, list_ends, log_ends
 
 PLACES = {TopicPartition("state", 0): OffsetSpec.latest(), TopicPartition("inbox", 0): OffsetSpec.latest()}
 
@@ -89,3 +89,26 @@ def test_log_ends_are_told_in_the_order_asked() -> None:
     assert log_ends(admin, asked, 1.0) == [103, 101, 102]
     assert log_ends(admin, asked, 1.0, IsolationLevel.READ_COMMITTED) == [103, 101, 102]
     assert admin.isolation == [IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED]
+
+
+def test_who_asks_for_many_is_told_of_those_that_have_a_leader() -> None:
+    """Goal: one partition without a leader keeps nobody from the others' ends; where there is none at all it
+    is the error it was."""
+    admin = FakeAdmin(7)
+    answered = admin.list_offsets
+
+    def one_without(asked: Any, **options: Any) -> dict[Any, Future[Any]]:
+        found = answered(asked, **options)
+        found[TopicPartition("inbox", 0)] = FakeAdmin(-1001).list_offsets(asked, **options)[
+            TopicPartition("inbox", 0)
+        ]
+        return found
+
+    admin.list_offsets = one_without  # type: ignore[method-assign]
+    known = known_ends(admin, PLACES, IsolationLevel.READ_COMMITTED, 1.0)  # type: ignore[arg-type]
+    assert known == {("state", 0): 7}
+    assert admin.refreshed == ["inbox", "state"]
+    with pytest.raises(KafkaException):
+        ends(admin)
+    with pytest.raises(KafkaException):
+        known_ends(FakeAdmin(-1001), PLACES, IsolationLevel.READ_COMMITTED, 1.0)  # type: ignore[arg-type]

@@ -6,7 +6,8 @@
                     ▲            │  ▲        │      LIVE -> WAITING: its RocksDB could not be written or read,
                     └────────────┘  │        │      or differs from the changelogs: close, restore again.
                     │               │        │
-                    └─────────◄─────┴────────┘      RESTORING -> WAITING: the takeover is tried again.
+                    └─────────◄─────┴────────┘      RESTORING -> WAITING: the takeover is tried again, also
+                                                    from a checkpoint that came while it was served.
 
     any of them ──► REVOKED   taken politely (rule R)         both are ends: a partition that comes back is
     any of them ──► LOST      taken while presumed dead       a new Partition with a new assignment epoch
@@ -42,6 +43,7 @@ class Reopened(enum.Enum):
     READ = "its store could not be read"
     DIFFERS = "its store is not what the changelogs say (rule V1)"
     OLD = "its restore took longer than deletions are kept (rule Z)"
+    ARRIVED = "a checkpoint of it has come while it was served (rule H10)"
 
 
 #: The log's event, and why the copy is set aside if it is for that.
@@ -50,6 +52,7 @@ REOPENED: Final[Mapping[Reopened, tuple[str, str | None]]] = {
     Reopened.READ: ("store_unreadable", None),
     Reopened.DIFFERS: ("store_differs", "differs"),
     Reopened.OLD: ("store_too_old", "too_old"),
+    Reopened.ARRIVED: ("checkpoint_arrived", None),
 }
 
 

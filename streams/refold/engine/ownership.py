@@ -213,7 +213,9 @@ class Ownership(ABC):
         if len(new) > self.config.restores_max:
             numbers = [owner.number for owner in new]
             try:
-                unread = await self._loop.run_in_executor(self._restore_pool, self._restorer.unread, numbers)
+                # Not on restore threads, here and below: others' restores may have all of them, for minutes,
+                # and a rebalance that takes the partition away waits for this.
+                unread = await self._loop.run_in_executor(None, self._restorer.unread, numbers)
             except (TransientError, UnavailableError) as error:
                 self._log.warning("restore_order_unknown", error=str(error), order="by number")
         tickets = plan((owner.number for owner in new), self._core, unread, self._random)
@@ -346,9 +348,7 @@ class Ownership(ABC):
         if longest_ms == 0:
             return
         try:
-            missing = await self._loop.run_in_executor(
-                self._restore_pool, self._restorer.missing, owner.number
-            )
+            missing = await self._loop.run_in_executor(None, self._restorer.missing, owner.number)
         except (TransientError, UnavailableError) as error:
             # Only pacing: the restore itself asks again, and is tried again.
             self._log.warning("missing_unknown", partition=owner.number, error=str(error), taken_for="all")
@@ -468,7 +468,8 @@ class Ownership(ABC):
             # it was found bad before this commit's write failed too.
             return
         event, aside = REOPENED[why]
-        self._log.error(event, partition=number, error=str(error))
+        say = self._log.info if why is Reopened.ARRIVED else self._log.error
+        say(event, partition=number, error=str(error))
         if isinstance(error, UnreadableStore):
             aside = "damaged"
         if aside is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from refold.engine.points import Points
 from refold.engine.restored import Restored as Restored
 from refold.engine.store import (
     Batch,
+    BlockedStore,
     Memory,
     Store,
     UnreadableStore,
@@ -136,10 +138,8 @@ class Restorer(HotRestorer):
             self._cluster, partition, limit_ms=self._config.takeover_stall_ms_max, fencing=not sabotaged
         )
         if sabotaged:
-            marks, committed = (
-                self._marks(partition),
-                (self._cluster.committed(partition, stable=False) or Committed(-1, None)),
-            )
+            marks = self._marks(partition)
+            committed = self._cluster.committed(partition, stable=False) or Committed(-1, None)
         else:
             committed = self._cluster.stable_offset(partition, cancelled, stall)
             self._points.reach("after_stable_offset")
@@ -188,17 +188,17 @@ class Restorer(HotRestorer):
         sabotaged = self._config.sabotage.restore_to_eof
         store, frontier, why = self._open(partition, committed, marks)
         here = store
-        unproved = frontier.inbox_next >= 0 and not self._proved(store)
         if checkpoints is not None:
-            shown = opening.lowered(frontier)
-            store, found = checkpoints.better(
-                partition, store, shown, lambda one: self._distrust(one, committed, marks), cancelled
-            )
+            shown, hot = opening.lowered(frontier), self._serves(frontier, committed, marks)
+            judge = partial(self._distrust, committed=committed, marks=marks)
+            store, found = checkpoints.better(partition, store, shown, judge, cancelled, hot=hot)
             frontier = frontier if found is shown else found
         try:
+            # One that came from a checkpoint was compared with what was uploaded.
+            unproved = store is here and frontier.inbox_next >= 0 and not self._proved(store)
             warmer = self._hot(partition, store, frontier, committed, marks, stall, cancelled, checkpoints)
             if warmer is not None:
-                warmer.written.unproved = unproved and store is here
+                warmer.written.unproved = unproved
                 progress(warmer.progress)
                 return self._restored(
                     committed, warmer.written, warmer.start, warmer.records, stall, why, warmer
@@ -226,8 +226,7 @@ class Restorer(HotRestorer):
                 reading.state_next,
                 reading.history_next,
                 reading.generations_next,
-                # One that came from a checkpoint was compared with what was uploaded.
-                unproved=unproved and store is here,
+                unproved=unproved,
             )
             batch = Batch()
             batch.frontier(
@@ -247,6 +246,8 @@ class Restorer(HotRestorer):
             self._sign(partition, store)
         except BaseException:
             store.close()
+            if checkpoints is not None:
+                checkpoints.forget(partition)
             raise
         return self._restored(committed, written, (offset, batches), records, stall, why)
 
@@ -331,7 +332,7 @@ class Restorer(HotRestorer):
             try:
                 store = Store(path, self._memory)
             except StorageError as error:
-                if "locked" in str(error) or "no space" in str(error) or not existed:
+                if isinstance(error, BlockedStore) or not existed:
                     raise
                 why = "damaged"
             else:

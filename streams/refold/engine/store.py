@@ -19,6 +19,7 @@ Opening, closing, flushing and restoring block and never run on the event loop; 
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -65,6 +66,9 @@ RUN_SUFFIX: Final = ".run"
 #: Beginnings of names that RocksDB gives to files of a DB, whatever else is missing.
 _DB_FILES: Final = ("CURRENT", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "IDENTITY")
 
+#: How RocksDB says that a DB is open: in another process, in this one.
+_LOCKED: Final = ("IO error: While lock file:", "IO error: lock hold by current process")
+
 LOG_FILES_MAX: Final = 2
 LOG_FILE_BYTES_MAX: Final = 1024 * 1024
 
@@ -75,6 +79,10 @@ class UnreadableStore(StorageError):
     def __init__(self, message: str, path: Path) -> None:
         super().__init__(message)
         self.path = path
+
+
+class BlockedStore(StorageError):
+    """Not the copy's fault: another process has it open, or the disk is full. It stays as it is."""
 
 
 class Memory:
@@ -443,13 +451,14 @@ def set_aside(path: Path) -> None:
 
 def _explained(path: Path, error: Exception) -> StorageError:
     text = str(error)
-    if "LOCK" in text or "lock hold" in text:
-        return StorageError(
+    # Not by the name of the file, which stands in other messages too: and a directory may be called BLOCKS.
+    if text.startswith(_LOCKED):
+        return BlockedStore(
             f"{path} is locked by another process: two workers share this data directory. Give each its own"
             " (--data-dir or REFOLD_WORKER__DATA_DIR), or stop the other one"
         )
-    if "No space left" in text or getattr(error, "errno", None) == 28:
-        return StorageError(
+    if "No space left" in text or getattr(error, "errno", None) == errno.ENOSPC:
+        return BlockedStore(
             f"no space left on the disk of {path}: free some, or move the data directory"
             " (REFOLD_WORKER__DATA_DIR)."
             " Nothing is lost: the state topic has everything"

@@ -49,16 +49,52 @@ def list_ends(
 
     Raises KafkaException; then the client knows the topics' leaders afresh, and asking again makes sense.
     """
+    found, failed = _listed(admin, asked, isolation, timeout_s)
+    if failed is not None:
+        raise failed
+    return found
+
+
+def known_ends(
+    admin: AdminClient,
+    asked: Mapping[TopicPartition, OffsetSpec],
+    isolation: IsolationLevel,
+    timeout_s: float,
+) -> dict[tuple[str, int], int]:
+    """As :func:`list_ends`, without the partitions that have none to tell: for whom each stands for itself.
+
+    Raises KafkaException where that is all of them.
+    """
+    found, failed = _listed(admin, asked, isolation, timeout_s)
+    if failed is not None and not found:
+        raise failed
+    return found
+
+
+def _listed(
+    admin: AdminClient,
+    asked: Mapping[TopicPartition, OffsetSpec],
+    isolation: IsolationLevel,
+    timeout_s: float,
+) -> tuple[dict[tuple[str, int], int], KafkaException | None]:
+    """What was answered, and one of the errors."""
+    found: dict[tuple[str, int], int] = {}
+    failed: KafkaException | None = None
     try:
         answer = admin.list_offsets(dict(asked), isolation_level=isolation, request_timeout=timeout_s)
-        return {(tp.topic, tp.partition): offset_of(future) for tp, future in answer.items()}
     except KafkaException as raised:
-        error = raised.args[0] if raised.args else None
-        if isinstance(error, KafkaError) and error.code() in _OUT_OF_DATE:
-            for topic in sorted({tp.topic for tp in asked}):
-                with contextlib.suppress(KafkaException):
-                    admin.list_topics(topic, timeout=timeout_s)
-        raise
+        answer, failed = {}, raised
+    for tp, future in answer.items():
+        try:
+            found[tp.topic, tp.partition] = offset_of(future)
+        except KafkaException as raised:
+            failed = failed or raised
+    error = failed.args[0] if failed is not None and failed.args else None
+    if isinstance(error, KafkaError) and error.code() in _OUT_OF_DATE:
+        for topic in sorted({tp.topic for tp in asked}):
+            with contextlib.suppress(KafkaException):
+                admin.list_topics(topic, timeout=timeout_s)
+    return found, failed
 
 
 def log_ends(

@@ -32,13 +32,14 @@ def fetch(
     stopped: Callable[[], bool] = lambda: False,
     done: Callable[[Entry], None] = lambda _entry: None,
     pace: Pace | None = None,
+    moved: Callable[[], None] = lambda: None,
 ) -> None:
     """Make ``to`` (an older attempt there is deleted) and fill it. Whatever goes wrong, ``to`` is gone.
 
-    ``done`` is told each file that is there and right, from a download thread. ``pace`` makes the downloads
-    wait. Raises :class:`NotFound` (a
-    file is missing), :class:`StorageError` (a file is wrong, the disk is full), :class:`UnavailableError`,
-    and :class:`InterruptedError` once ``stopped`` says so.
+    ``done`` is told each file that is there and right, from a download thread, and ``moved`` each piece that
+    came. ``pace`` makes the downloads wait. Raises :class:`NotFound` (a file is missing),
+    :class:`StorageError` (a file is wrong, the disk is full), :class:`UnavailableError`, and
+    :class:`InterruptedError` once ``stopped`` says so.
     """
     shutil.rmtree(to, ignore_errors=True)
     failed = threading.Event()
@@ -46,9 +47,15 @@ def fetch(
     def ended() -> bool:
         return failed.is_set() or stopped()
 
+    def waiting() -> bool:
+        # For our own pace, not for the store.
+        moved()
+        return ended()
+
     def read(size: int) -> None:
+        moved()
         if pace is not None:
-            pace.wait(size, ended)
+            pace.wait(size, waiting)
 
     def one(entry: Entry) -> None:
         if failed.is_set():

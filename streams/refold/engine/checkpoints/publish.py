@@ -171,9 +171,13 @@ class Upload:
                 self._remote.put_file(manifest.partition, paths[entry.sha256], entry.sha256)
 
     def _prune(self) -> Prunable:
-        return prune(
-            self._remote, self._partition, keep=self._keep, now_ms=self._now_ms(), points=self._points
-        )
+        """What was published stands, whatever becomes of this: a store may refuse to delete."""
+        try:
+            return prune(
+                self._remote, self._partition, keep=self._keep, now_ms=self._now_ms(), points=self._points
+            )
+        except (StorageError, UnavailableError) as error:
+            return Prunable(refused=str(error))
 
     def check(self) -> None:
         """Raises :class:`UnavailableError` when it is to end. Any moment."""

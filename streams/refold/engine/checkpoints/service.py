@@ -282,7 +282,8 @@ class Checkpoints:
 
 def clear(store_dir: Path) -> None:
     """What a killed process left of copies and downloads. Before anything is restored or copied; blocks."""
-    for pattern in (f"p*{_SUFFIX}", f"p*{_SUFFIX}.scratch", f"p*{FETCHED}"):
+    # RocksDB makes a copy under another name and renames it: its hard links hold what compaction deletes.
+    for pattern in (f"p*{_SUFFIX}", f"p*{_SUFFIX}.tmp", f"p*{_SUFFIX}.scratch", f"p*{FETCHED}"):
         for path in store_dir.glob(pattern):
             shutil.rmtree(path, ignore_errors=True)
 

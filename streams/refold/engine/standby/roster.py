@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold.engine import group
 from refold.engine.standby.placement import Roster
-from refold.topology.logends import log_ends
+from refold.topology.logends import known_ends
 from refold.topology.names import TopicNames
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -35,9 +35,21 @@ def look(admin: AdminClient, topics: TopicNames) -> Roster | None:
 def stable_ends(
     admin: AdminClient, topics: TopicNames, partitions: Sequence[int]
 ) -> dict[int, tuple[int, int, int]]:
-    """Last stable offsets of state, history and generations per partition, in one request per broker. Raises
-    ``KafkaException``."""
+    """Last stable offsets of state, history and generations per partition, in one request per broker; without
+    the partitions of which one has no leader. Raises ``KafkaException``."""
     names = (topics.state, topics.history, topics.generations)
-    asked = [TopicPartition(name, number) for number in partitions for name in names]
-    ends = iter(log_ends(admin, asked, REQUEST_TIMEOUT_S, IsolationLevel.READ_COMMITTED))
-    return {number: (next(ends), next(ends), next(ends)) for number in partitions}
+    ends = known_ends(
+        admin,
+        {TopicPartition(name, number): OffsetSpec.latest() for number in partitions for name in names},
+        IsolationLevel.READ_COMMITTED,
+        REQUEST_TIMEOUT_S,
+    )
+    return {
+        number: (
+            ends[topics.state, number],
+            ends[topics.history, number],
+            ends[topics.generations, number],
+        )
+        for number in partitions
+        if all((name, number) in ends for name in names)
+    }

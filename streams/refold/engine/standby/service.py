@@ -157,19 +157,20 @@ class Standbys:
     # --- who keeps what, and how far it is -----------------------------------------------------------
 
     async def _look(self) -> None:
-        try:
-            if time.monotonic() - self._described_at >= MEMBERS_S:
-                await self._describe()
-            await self._follow()
-            await self._ask_ends()
-        except (KafkaException, RefoldError) as error:
-            if not self._said:
-                self._log.warning("standbys_unknown", error=str(error), effect="copies stay as they are")
-            self._said = True
-        else:
-            self._said = False
+        failed: Exception | None = None
+        # Each for itself: a copy that cannot be begun must not keep the others from knowing their age.
+        for part in (self._describe, self._follow, self._ask_ends):
+            try:
+                await part()
+            except (KafkaException, RefoldError) as error:
+                failed = failed or error
+        if failed is not None and not self._said:
+            self._log.warning("standbys_unknown", error=str(failed), effect="copies stay as they are")
+        self._said = failed is not None
 
     async def _describe(self) -> None:
+        if time.monotonic() - self._described_at < MEMBERS_S:
+            return
         asked_at = time.monotonic()
         found = await self._call(roster.look, self._admin, self._config.topics)
         if found is not None and self._config.instance in found.members:
@@ -190,7 +191,13 @@ class Standbys:
             if self._not_before.get(number, 0.0) > now:
                 continue
             marked_ms = self._now_ms()
-            marks = await self._call(self._cluster.marks, number)
+            try:
+                marks = await self._call(self._cluster.marks, number)
+            except (KafkaException, RefoldError):
+                # A partition without a leader, perhaps: the next look goes on behind it. One each time, since
+                # it may have lasted until the request's end.
+                self._not_before[number] = time.monotonic() + AGAIN_S
+                raise
             # It may have been assigned meanwhile.
             if number not in self._withheld and number not in self._open and not self._stopped:
                 self._closing.pop(number, None)

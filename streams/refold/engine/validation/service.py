@@ -229,6 +229,7 @@ def _take(written: Written, copy: Path) -> bool:
 
 def clear(store_dir: Path) -> None:
     """What a killed process left. Before anything is restored; blocks."""
-    for pattern in (f"p*{_COPY}", f"p*{_SCRATCH}"):
+    # RocksDB makes a copy under another name and renames it.
+    for pattern in (f"p*{_COPY}", f"p*{_COPY}.tmp", f"p*{_SCRATCH}"):
         for path in store_dir.glob(pattern):
             shutil.rmtree(path, ignore_errors=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from refold.engine import rows
@@ -18,6 +19,7 @@ from refold.engine.points import Points
 from refold.engine.store import Store
 from refold.engine.takeover import Committed, Marks, Stall
 from refold.engine.warming import hot, opening
+from refold.engine.warming.arriving import Arriving
 from refold.engine.warming.keyset import Allowance
 from refold.engine.warming.reader import RangeReader
 from refold.engine.warming.unread import KeyFilter
@@ -69,6 +71,16 @@ class HotRestorer(ABC):
         if store.note(rows.PARTITION_KEY) is None:
             store.put_note(rows.PARTITION_KEY, self._identity(partition))
 
+    def _serves(self, frontier: rows.Frontier, committed: Committed, marks: Marks) -> bool:
+        """Whether a restore from there is hot first: else it is not worth it, or not to be done."""
+        return (
+            self._config.hot_first
+            and not self._config.sabotage.restore_to_eof
+            and committed.offset >= 0
+            and committed.meta is not None
+            and opening.unread_offsets(frontier, marks) >= opening.HOT_OFFSETS_MIN
+        )
+
     def _hot(
         self,
         partition: int,
@@ -81,14 +93,11 @@ class HotRestorer(ABC):
         checkpoints: CheckpointSource | None,
     ) -> Warmer | None:
         """What reads the rest while the partition is served (rule H2), with the newest of it read; ``None``:
-        not worth it, or not to be done. Leaves the store open."""
-        if (
-            not self._config.hot_first
-            or self._config.sabotage.restore_to_eof
-            or committed.offset < 0
-            or committed.meta is None
-            or opening.unread_offsets(frontier, marks) < opening.HOT_OFFSETS_MIN
-        ):
+        see :meth:`_serves`. Leaves the store open."""
+        if not self._serves(frontier, committed, marks):
+            if checkpoints is not None:
+                # Not wanted, where the checkpoint itself has come.
+                checkpoints.proof(partition)
             return None
         self._check(partition, committed, marks, opening.reached(marks))
         facts = self._facts
@@ -96,6 +105,7 @@ class HotRestorer(ABC):
         ends = (marks.state_end, marks.history_end, marks.generations_end)
         written = Written(store, facts.state_id, facts.history_id, facts.generations_id, *ends)
         reader = RangeReader(self._config, partition, cancelled=cancelled, stall=stall, pace=self.pace)
+        fetch = None if checkpoints is None else checkpoints.under_way(partition)
         warmer = hot.begin(
             self._config.topics,
             written,
@@ -103,22 +113,30 @@ class HotRestorer(ABC):
             marks,
             reader,
             start=start,
-            proof=self._proof(partition, committed, marks, checkpoints),
+            proof=self._proof(partition, checkpoints),
             points=self._points,
             now_ms=self._now_ms,
             reading_ms_max=self.reading_ms_max,
             allowance=self._allowance,
         )
-        self._sign(partition, store)
+        if checkpoints is not None and fetch is not None:
+            warmer.arriving = Arriving(
+                fetch,
+                warmer.unread,
+                marks.state_end,
+                paced=reader.paced,
+                forget=partial(checkpoints.forget, partition),
+            )
+        try:
+            self._sign(partition, store)
+        except BaseException:
+            warmer.close()
+            raise
         return warmer
 
-    def _proof(
-        self, partition: int, committed: Committed, marks: Marks, checkpoints: CheckpointSource | None
-    ) -> KeyFilter | None:
-        """Of a checkpoint that was not taken, or could not be fetched: who is not in it (rule H3)."""
+    def _proof(self, partition: int, checkpoints: CheckpointSource | None) -> KeyFilter | None:
+        """Of a checkpoint that was not taken, or could not be fetched: who is not in it (rule H3). One that
+        is still on its way comes with that."""
         if self._key_filter is not None:
             return self._key_filter(partition)
-        if checkpoints is None:
-            return None
-        found = checkpoints.key_filter(partition, lambda one: self._distrust(one, committed, marks))
-        return None if found is None else found[1]
+        return None if checkpoints is None else checkpoints.proof(partition)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from dataclasses import replace
+from typing import Final
 
 from refold.engine.admission import background
 from refold.engine.assignment import Partition
@@ -20,8 +21,12 @@ from refold.engine.ownership import RESTORE_AGAIN_S
 from refold.engine.restore import Restored
 from refold.engine.store import UnreadableStore
 from refold.engine.takeover import Cancelled
+from refold.engine.warming.arriving import Arrived
 from refold.engine.warming.warmer import Warmer
 from refold.errors import StorageError, TransientError, UnavailableError
+
+#: Between two looks at a checkpoint that is waited for (rule H10).
+WAIT_S: Final = 0.1
 
 
 class Serving(BatchFold):
@@ -58,9 +63,19 @@ class Serving(BatchFold):
             await self._warm(owner, restored, warmer)
         except Cancelled:
             return
+        except Arrived:
+            # Taken over again at once: who was served already waits for no jitter.
+            ticket = replace(ticket, draw=0.0)
+            if self._gone(owner, restored) and warmer.arriving is not None:
+                # By somebody else, who looks for one of its own.
+                warmer.arriving.arrived = False
+            there = StorageError("what is left to read is in a checkpoint, which is here")
+            self.distrust(owner, restored.written, there, Reopened.ARRIVED)
+            return
         finally:
             owner.ticket = ticket
-            await self._loop.run_in_executor(self._restore_pool, warmer.close)
+            # Not on a restore thread: others' restores may have all of them, for minutes.
+            await self._loop.run_in_executor(None, warmer.close)
         if self._gone(owner, restored):
             return
         self._metrics.count("refold_restore_records_total", warmer.records - restored.records)
@@ -80,7 +95,7 @@ class Serving(BatchFold):
     async def _warm(self, owner: Partition, restored: Restored, warmer: Warmer) -> None:
         """Range after range, each in a turn of its own and after all restores that serve nothing yet.
 
-        Raises :class:`Cancelled`, and what the restore of a partition raises.
+        Raises :class:`Cancelled`, :class:`Arrived`, and what the restore of a partition raises.
         """
         owner.ticket = replace(owner.ticket, rank=background(owner.ticket.rank))
         limit_s = self.config.takeover_stall_ms_max / 1000
@@ -88,6 +103,12 @@ class Serving(BatchFold):
         while True:
             if self._gone(owner, restored):
                 raise Cancelled
+            if warmer.waits:
+                until = time.monotonic() + limit_s
+                # Its key filter may have come.
+                self._known_more(owner)
+                await asyncio.sleep(WAIT_S)
+                continue
             await self._turns.take(owner.ticket.rank)
             with self._turns.held():
                 if self._gone(owner, restored):

@@ -114,6 +114,11 @@ class Unread:
         """Whether a checkpoint speaks of all that is unread."""
         return self._filter is not None and self.high <= self._filter.state_next
 
+    def told(self, proof: KeyFilter) -> None:
+        """A checkpoint's filter has come while its partition is served. Any thread."""
+        if self._filter is None and proof.state_next > self.low:
+            self._filter = proof
+
     def newer(self, key: bytes) -> bool:
         """Whether what the DB has of the session is newer than the hole."""
         seen = self.seen

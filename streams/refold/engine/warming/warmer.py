@@ -19,6 +19,7 @@ from refold.engine.points import Points
 from refold.engine.store import Batch, Store
 from refold.engine.takeover import Cancelled
 from refold.engine.warming import interval, scan
+from refold.engine.warming.arriving import Arriving
 from refold.engine.warming.interval import Ranges
 from refold.engine.warming.keyset import Allowance, Keys
 from refold.engine.warming.piece import Piece
@@ -57,6 +58,8 @@ class Warmer:
         self._held: list[Keys] = []
         self._scan: scan.Scan | None = None
         self._ranges = Ranges()
+        #: A checkpoint that is fetched meanwhile (rule H10).
+        self.arriving: Arriving | None = None
         self._total = max(1, unread.high - unread.low)
         self.unread = unread
         #: Offsets of inbox and batches from which the partition is fed.
@@ -71,10 +74,18 @@ class Warmer:
         """Fraction of the state's unread part that is read, 0 … 1."""
         return 1.0 - max(0, self.unread.high - self.unread.low) / self._total
 
+    @property
+    def waits(self) -> bool:
+        """Whether the next step is to wait. Any thread."""
+        return self.arriving is not None and self.arriving.waits
+
     def step(self) -> bool:
         """True when everything is read. Raises :class:`Cancelled`, also when a commit could not be written,
-        :class:`StoodStill`, StorageError, UnavailableError, PermissionDenied."""
+        :class:`Arrived`, :class:`StoodStill`, StorageError, UnavailableError, PermissionDenied."""
         unread = self.unread
+        if self.arriving is not None and not self.arriving.look():
+            self.arriving.close()
+            self.arriving = None
         if unread.reading_state:
             looked = self._scan or self._begun_scan()
             if looked is not None:
@@ -275,6 +286,8 @@ class Warmer:
 
     def close(self) -> None:
         """Of the reader; the DB stays open. Blocks."""
+        if self.arriving is not None:
+            self.arriving.close()
         self._reader.close()
         # The event loop may still ask what they hold; the memory goes with it.
         for keys in self._held:
