@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import ConsumerGroupState, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from refold.engine import group
 from refold.engine.standby.placement import Roster
