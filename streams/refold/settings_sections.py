@@ -189,6 +189,13 @@ class WorkerSettings(_Section):
         le=900_000,
         description="A transaction open for longer is aborted by the broker (rule D).",
     )
+    producer: Literal["auto", "librdkafka"] = Field(
+        default="auto",
+        description=(
+            "What commits go through: `auto` is refold's own producer, which writes all partitions in one "
+            "request, where it knows the connection's settings; else librdkafka's."
+        ),
+    )
     commit_interval_min_ms: int = Field(
         10,
         ge=0,

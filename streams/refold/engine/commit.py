@@ -32,9 +32,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from refold.engine import history, rows
 from refold.engine.commitmeta import CommitMeta, read_group_meta
@@ -48,7 +48,10 @@ from refold.engine.sabotage import Sabotage
 from refold.errors import FencedError, InvariantViolation, PermissionDenied, StorageError, UnavailableError
 from refold.topology.names import TopicNames
 
-#: One call of librdkafka's transaction API before it is called again.
+if TYPE_CHECKING:
+    from refold.engine.producer.choose import TransactionalProducer
+
+#: One call of the producer's transaction API before it is called again.
 CALL_TIMEOUT_S: Final = 5.0
 
 #: Calling again for longer than this means that the coordinator is gone: end, restart, restore. Three times
@@ -104,7 +107,7 @@ class Transactor:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: TransactionalProducer,
         topics: TopicNames,
         *,
         txid: str,

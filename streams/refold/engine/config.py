@@ -52,6 +52,8 @@ class EngineConfig:
     session_timeout_ms: int = 30_000
     transaction_timeout_ms: int = 10_000
     commit_interval_min_ms: int = 10
+    #: ``auto`` or ``librdkafka`` (:mod:`refold.engine.producer.choose`).
+    producer: str = "auto"
     cache_bytes_max: int = 48 * 1024 * 1024
     overlay_bytes_max: int = 24 * 1024 * 1024
     start_jitter_ms_max: int = 500
@@ -113,6 +115,7 @@ class EngineConfig:
             session_timeout_ms=worker.session_timeout_ms,
             transaction_timeout_ms=worker.transaction_timeout_ms,
             commit_interval_min_ms=worker.commit_interval_min_ms,
+            producer=worker.producer,
             cache_bytes_max=worker.cache_bytes_max,
             overlay_bytes_max=worker.overlay_bytes_max,
             start_jitter_ms_max=worker.start_jitter_ms_max,

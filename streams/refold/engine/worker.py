@@ -19,10 +19,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from refold import __version__
@@ -38,7 +38,6 @@ from refold.engine.config import EngineConfig
 from refold.engine.drain import PROGRESS_S, Ended, Order, Outcome, Place, Running
 from refold.engine.engine import Engine
 from refold.engine.freshness import Freshness
-from refold.engine.kafkaerrors import error_of
 from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
 from refold.engine.points import Points
@@ -63,11 +62,10 @@ from refold.topology.groupoffsets import GroupOffsets
 from refold.topology.outage import ASK_TIMEOUT_S, Outage
 from refold.wire import confluent
 
-log = structlog.get_logger("refold.worker")
+if TYPE_CHECKING:
+    from refold.engine.producer.choose import TransactionalProducer
 
-#: init_transactions ends what our former life left open: 1.6 s measured; a coordinator that loads takes
-#: longer.
-INIT_TIMEOUT_S: Final = 15.0
+log = structlog.get_logger("refold.worker")
 
 #: How often gauges and the loop's own heartbeat are set.
 BEAT_S: Final = 1.0
@@ -146,18 +144,15 @@ class _Worker:
             if self.server is not None:
                 await self.server.stop()
             return False
-        producer = clients.transactional(
-            config, config.transactional_id, message_bytes_max=facts.message_bytes_max
-        )
-        ours = loop.run_in_executor(None, _init, config, producer)
+        ours = loop.run_in_executor(None, _open_producer, config, facts.message_bytes_max)
         # Both find the group's coordinator meanwhile; the member joins when it subscribes.
         loop.run_in_executor(None, offsets.connect, config.topics.inbox, clients.CONNECT_TIMEOUT_S)
         consumer = clients.member(config, url)
-        await faust
         try:
-            self._assemble(facts, admin, offsets, producer, consumer)
+            await faust
         finally:
-            await ours
+            producer = await ours
+        self._assemble(facts, admin, offsets, producer, consumer)
         await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
         await self.app.start()
         self._collector.start(time.monotonic())
@@ -243,7 +238,7 @@ class _Worker:
         facts: preflight.Facts,
         admin: AdminClient,
         offsets: GroupOffsets,
-        producer: Producer,
+        producer: TransactionalProducer,
         consumer: Consumer,
     ) -> None:
         from refold.agents.app import build
@@ -472,27 +467,11 @@ def _report(error: BaseException) -> int:
     return InvariantViolation.exit_code
 
 
-def _init(config: EngineConfig, producer: Producer) -> None:
-    """End our former life's open transaction and fence its process, if it still runs."""
-    end = time.monotonic() + INIT_TIMEOUT_S
-    clients.connect(producer, config.topics.inbox)
-    while True:
-        try:
-            producer.init_transactions(INIT_TIMEOUT_S)
-            return
-        except KafkaException as raised:
-            error = error_of(raised)
-            if error is not None and error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                raise preflight.denied(
-                    config, f"Write and Describe on transactional id {config.transactional_id}"
-                ) from None
-            if error is not None and error.retriable() and time.monotonic() < end:
-                continue
-            raise explain(
-                raised,
-                doing=f"starting transactions as {config.transactional_id}",
-                bootstrap=config.bootstrap,
-            ) from None
+def _open_producer(config: EngineConfig, message_bytes_max: int) -> TransactionalProducer:
+    # Its encoder comes with what Faust brings, which is being imported meanwhile.
+    from refold.engine.producer.choose import opened
+
+    return opened(config, message_bytes_max=message_bytes_max, log=log)
 
 
 def _now_ms() -> int:
