@@ -5,9 +5,11 @@
 - A call has a time; when it is over, it raises a retriable ``_TIMED_OUT`` and may be called again: nothing
   that it sends does harm twice. Records are numbered once per epoch and sent as the same bytes until they are
   in (the broker answers a repeat with the offset it has); the other requests change nothing the second time.
-- An abort is a new epoch (``InitProducerId`` with what we had, KIP-360): the coordinator aborts what is open
-  and refuses whatever of it is still on its way, and numbering begins anew, so it does not matter what became
-  of records without an answer. Who was fenced is told so by the same request.
+- An abort is the end and then a new epoch (``EndTxn``, ``InitProducerId`` with what we had, KIP-360): the
+  coordinator refuses whatever is still on its way, and numbering begins anew, so it does not matter what
+  became of records without an answer. The end comes first because it compares epochs: who was fenced is told
+  so. ``InitProducerId`` alone would abort the open transaction of whoever fenced us, and be refused itself by
+  brokers that keep no last epoch of a transaction aborted by it.
 """
 
 from __future__ import annotations
@@ -75,6 +77,8 @@ class WireProducer:
         self._added: set[Place] = set()
         #: Whether the coordinator may know of the open transaction.
         self._touched = False
+        #: Whether the coordinator has aborted the open transaction, and the new epoch is not there yet.
+        self._ended = False
         self._away = False
         self._failed: KafkaException | None = None
         self._over: KafkaException | None = None
@@ -170,7 +174,7 @@ class WireProducer:
             raise errors.timed_out(doing, "records are not acknowledged")
         self._usable()
         if self._touched:
-            body = requests.end_transaction(self._id, self._who)
+            body = requests.end_transaction(self._id, self._who, commit=True)
             self._coordinated(
                 requests.TRANSACTION,
                 requests.END_TRANSACTION,
@@ -188,7 +192,7 @@ class WireProducer:
             for where, _, _ in self._sent:
                 self._brokers.lost(where)
             self._sent.clear()
-            self._renew(self._who, "aborting", time.monotonic() + timeout)
+            self._anew("aborting", time.monotonic() + timeout)
         self._failed = None
         self._touched = False
 
@@ -198,6 +202,25 @@ class WireProducer:
         for wrong in (self._over, self._failed):
             if wrong is not None:
                 raise wrong
+
+    def _anew(self, doing: str, deadline: float) -> None:
+        """Whatever is open is aborted, and what follows has a new epoch."""
+        if not self._ended:
+            self._coordinated(
+                requests.TRANSACTION,
+                requests.END_TRANSACTION,
+                requests.end_transaction(self._id, self._who, commit=False),
+                # Nothing is open where nothing has arrived.
+                lambda read: [
+                    code for code in (requests.read_error(read),) if code != KafkaError.INVALID_TXN_STATE
+                ],
+                doing,
+                deadline,
+            )
+            # Not again where the new epoch's answer is lost: under the old one it would be refused.
+            self._ended = True
+        self._renew(self._who, doing, deadline)
+        self._ended = False
 
     def _renew(self, known: Identity, doing: str, deadline: float) -> None:
         body = requests.init_producer_id(self._id, self._timeout_ms, known)

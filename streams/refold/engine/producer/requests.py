@@ -167,9 +167,9 @@ def add_offsets(transactional_id: str, who: Identity, group: str) -> bytes:
     return bytes(write.string(group).out)
 
 
-def end_transaction(transactional_id: str, who: Identity) -> bytes:
-    """Commit: an abort is a new epoch (:mod:`refold.engine.producer.producer`)."""
-    return bytes(Writer().string(transactional_id).i64(who.producer_id).i16(who.epoch).i8(1).out)
+def end_transaction(transactional_id: str, who: Identity, *, commit: bool) -> bytes:
+    write = Writer().string(transactional_id).i64(who.producer_id).i16(who.epoch)
+    return bytes(write.i8(1 if commit else 0).out)
 
 
 def read_error(read: Reader) -> int:
