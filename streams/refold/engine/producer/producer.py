@@ -10,6 +10,9 @@
   became of records without an answer. The end comes first because it compares epochs: who was fenced is told
   so. ``InitProducerId`` alone would abort the open transaction of whoever fenced us, and be refused itself by
   brokers that keep no last epoch of a transaction aborted by it.
+- A request whose answer was lost may still be on its way when its repeat is answered. An ``EndTxn`` that
+  arrives in the next transaction would commit the half of it. So the transaction after a lost answer begins
+  with a new epoch too.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ AWAY_S_MAX: Final = 0.1
 
 #: A broker waits so long for its replicas before it answers `not enough of them`.
 ACKS_MS_MAX: Final = 3_000
+
+#: A new epoch at the beginning of a transaction; after it the call is to be made again.
+BEGIN_S_MAX: Final = 5.0
 
 #: Records handed over and not sent: beyond it full batches are sent while the rest is encoded, so that broker
 #: and encoder work at the same time.
@@ -79,6 +85,8 @@ class WireProducer:
         self._touched = False
         #: Whether the coordinator has aborted the open transaction, and the new epoch is not there yet.
         self._ended = False
+        #: Whether something of this epoch may be on its way that nobody waits for any more.
+        self._doubtful = False
         self._away = False
         self._failed: KafkaException | None = None
         self._over: KafkaException | None = None
@@ -91,6 +99,8 @@ class WireProducer:
 
     def begin_transaction(self) -> None:
         self._usable()
+        if self._doubtful:
+            self._anew("beginning", time.monotonic() + BEGIN_S_MAX)
         self._added.clear()
         self._touched = False
 
@@ -233,6 +243,7 @@ class WireProducer:
 
         self._coordinated(requests.TRANSACTION, requests.INIT_PRODUCER_ID, body, read, doing, deadline)
         self._who = found[-1]
+        self._doubtful = False
         for lane in self._lanes.values():
             lane.forget()
         self._added.clear()
@@ -264,6 +275,7 @@ class WireProducer:
                     self._refused(code, doing, coordinator=kind == requests.TRANSACTION)
                 most = PAUSE_S_MAX
             except Disconnected as gone:
+                self._doubtful = True
                 why, most = str(gone), AWAY_S_MAX
             if time.monotonic() + pause >= deadline:
                 raise errors.timed_out(doing, why)
@@ -340,7 +352,7 @@ class WireProducer:
         return moved
 
     def _lost(self, where: Address, batches: dict[Place, Batch]) -> None:
-        self._away = True
+        self._away = self._doubtful = True
         self._brokers.lost(where)
         for place in batches:
             self._lanes[place].lost()
