@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -40,6 +41,16 @@ FENCED: Final = frozenset({
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
     KafkaError.INVALID_TXN_STATE,
 })  # fmt: skip
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Of an answer's codes the one that decides, 0 where there is none. A partition that is refused is what
+    the others were not attempted for, and asking again would not help."""
+    wrong = [code for code in codes if code]
+    for code in wrong:
+        if code not in AGAIN:
+            return code
+    return next((code for code in wrong if code != KafkaError.OPERATION_NOT_ATTEMPTED), max(wrong, default=0))
 
 
 def fatal(code: int, doing: str) -> KafkaException:

@@ -265,7 +265,7 @@ class WireProducer:
                 code, where = self._brokers.coordinator(kind, key, deadline)
                 if where is not None:
                     codes = read(self._brokers.ask(where, api, body, deadline))
-                    code = next((one for one in codes if one), 0)
+                    code = errors.worst(codes)
                 if not code:
                     return
                 why = errors.text_of(code)
