@@ -123,6 +123,6 @@ def _address(text: str) -> Address:
     """``host:port``, ``[v6]:port``, with or without a protocol before it."""
     plain = text.strip().rpartition("://")[2]
     host, _, port = plain.rpartition(":")
-    if not host:
+    if not host or port.endswith("]"):
         host, port = plain, "9092"
     return host.strip("[]"), int(port)
