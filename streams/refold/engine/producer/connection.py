@@ -96,7 +96,10 @@ class Connection:
         if read.i32() != wanted:
             raise self._broken(OSError("an answer to another request"))
         if api.flexible:
-            read.tags()
+            try:
+                read.tags()
+            except IndexError as error:
+                raise self._broken(OSError(str(error))) from None
         return read
 
     def close(self) -> None:
