@@ -103,7 +103,7 @@ SUITES: tuple[Suite, ...] = (
     Suite("formats", 115, ("formats/*",), "importers, exporters, streams, recorded sets", aside=True),
     Suite("guides", 130, ("docs/*",), "the guides' programs as printed, killed where they say", aside=True),
     Suite(
-        "integrations", 110, ("integrations/*",), "agent frameworks' own interfaces and runners", aside=True
+        "integrations", 120, ("integrations/*",), "agent frameworks' own interfaces and runners", aside=True
     ),
     Suite("badinput", 115, ("badinput/*",), "every bad record, foreign partitioners", aside=True),
     Suite("bench", 70, ("engine/test_bench*",), "that the recovery benchmark runs", aside=True),
