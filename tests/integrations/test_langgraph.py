@@ -22,6 +22,7 @@ from refold.errors import InvalidRecord, NotFound, StorageError, TransientError,
 from refold.integrations.langgraph import RefoldSaver, threads
 from refold.integrations.langgraph.journal import Records
 from refold.integrations.langgraph.records import CheckpointPut, CheckpointsDeleted, Value, decode, encode
+from refold.integrations.langgraph.values import loaded
 
 
 def config(thread: str = "t", ns: str = "", id_: str | None = None) -> Any:
@@ -106,7 +107,7 @@ steps = st.lists(
 
 
 @given(steps, st.sampled_from([1, 64 * 1024]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_does_what_langgraphs_own_saver_does(plan: list[Any], inline_bytes_max: int) -> None:
     """Goal: random puts, writes, reads and deletions, by processes that come and go, with the values in the
     events or in the blob store, are answered as by InMemorySaver."""
@@ -224,6 +225,17 @@ async def test_only_what_changed_is_written() -> None:
     assert found.checkpoint["channel_values"] == {"a": big, "b": 19}
 
 
+async def test_branches_that_share_a_version_keep_their_values() -> None:
+    """Whole numbers for versions, as another saver may have given them, are the same on two branches."""
+    saver = Memory().saver()
+    for number, parent in ((1, None), (2, "000001"), (3, "000001")):
+        made = checkpoint(number, {"a": 1 if parent is None else 2}, a=number)
+        new: Any = made["channel_versions"]
+        await saver.aput(config(id_=parent), made, {"step": number}, new)
+    found = await every(saver, config())
+    assert [one.checkpoint["channel_values"]["a"] for one in found] == [3, 2, 1]
+
+
 async def test_own_events_are_not_read_again() -> None:
     memory = Memory()
     saver = memory.saver()
@@ -278,6 +290,11 @@ async def test_a_thread_that_was_deleted_and_begun_anew_elsewhere() -> None:
     for number in range(5, 9):
         await put(there, number, a=number)
     assert ids(await every(here, config())) == ["000008", "000007", "000006", "000005"]
+    await there.adelete_thread("t")
+    for number in range(20, 26):
+        await put(there, number, a=number)
+    # Not looked at in between, and longer than what was known.
+    assert ids(await every(here, config())) == [f"{number:06}" for number in range(25, 19, -1)]
     await there.adelete_thread("t")
     await put(here, 10, a="anew")
     for saver in (here, there):
@@ -348,6 +365,14 @@ async def test_a_task_that_sends_thousands_is_one_event_and_one_blob() -> None:
     found = await memory.saver().aget_tuple(config())
     assert found is not None
     assert found.pending_writes == [("task", channel, value) for channel, value in sent]
+
+
+async def test_a_pack_that_ends_too_early_is_said() -> None:
+    store = Memory().connection.blobs
+    ref = store.put(b"0123", media_type="x/y", field="data")
+    assert await loaded([Value("x", None, ref, 1, 3)], store) == [("x", b"123")]
+    with pytest.raises(StorageError, match="ends before the x value"):
+        await loaded([Value("x", None, ref, 1, 4)], store)
 
 
 async def test_where_retention_has_cut_the_beginning_it_says_so() -> None:
@@ -426,8 +451,16 @@ async def test_runs_are_deleted_everywhere_or_where_said() -> None:
         ("t1", "r2"),
         ("t2", "r1"),
     ]
-    await saver.adelete_for_runs(["r1"])
-    assert [one.metadata["run_id"] for one in await every(saver)] == ["r2", "r2"]
+    # Of a former life, and of a session that its idle time has deleted: nothing is left to delete.
+    await put(saver, 0, at=config("t4"), metadata={"run_id": "r1"}, a=0)
+    await saver.adelete_thread("t4")
+    await put(saver, 1, at=config("t4"), metadata={"run_id": "r3"}, a=1)
+    memory.logs["t3"].journal.pop()
+    for _ in range(2):
+        await saver.adelete_for_runs(["r1"])
+        assert sorted(one.metadata["run_id"] for one in await every(saver)) == ["r2", "r2", "r3"]
+    deletions = {name: log.types.count("langgraph.CheckpointsDeleted") for name, log in memory.logs.items()}
+    assert deletions == {"t1": 1, "t2": 1, "t3": 0, "t4": 0, "chat": 0}
     assert not memory.logs["t3"].state.exists
 
 
