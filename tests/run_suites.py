@@ -72,13 +72,13 @@ SUITES: tuple[Suite, ...] = (
     Suite("wire", 80, ("wire/*", "schemas/*"), "schemas, framing, golden bytes, registry", aside=True),
     Suite(
         "effects",
-        330,
+        320,
         ("ops/test_effects_runs*", "ops/test_runs_verify*"),
         "agents killed at every boundary and in their runs, sabotages",
         aside=True,
     ),
-    Suite("broker", 370, ("broker/*",), "the embedded broker: start, kill, offline, refusals", aside=True),
-    Suite("simulation", 320, ("simulation/*",), "the simulator, batchings, interleavings", aside=True),
+    Suite("broker", 350, ("broker/*",), "the embedded broker: start, kill, offline, refusals", aside=True),
+    Suite("simulation", 310, ("simulation/*",), "the simulator, batchings, interleavings", aside=True),
     Suite(
         "generations",
         210,
@@ -103,7 +103,7 @@ SUITES: tuple[Suite, ...] = (
     Suite("formats", 115, ("formats/*",), "importers, exporters, streams, recorded sets", aside=True),
     Suite("guides", 130, ("docs/*",), "the guides' programs as printed, killed where they say", aside=True),
     Suite(
-        "integrations", 110, ("integrations/*",), "agent frameworks' own interfaces and runners", aside=True
+        "integrations", 140, ("integrations/*",), "agent frameworks' own interfaces and runners", aside=True
     ),
     Suite("badinput", 115, ("badinput/*",), "every bad record, foreign partitioners", aside=True),
     Suite("bench", 70, ("engine/test_bench*",), "that the recovery benchmark runs", aside=True),

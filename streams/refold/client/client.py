@@ -153,6 +153,11 @@ class Refold:
     def producer_id(self) -> str:
         return self._options.producer_id
 
+    @property
+    def tenant(self) -> str:
+        """Of the sessions that are named without one."""
+        return self._options.tenant
+
     def session(self, session: str, *, tenant: str | None = None) -> Session:
         """A session by its id; it need not exist. Cheap, and asks nobody. Raises InvalidRecord (bad_key)."""
         return Session(self.connection, tenant or self._options.tenant, session, self.generations)

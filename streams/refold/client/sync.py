@@ -58,6 +58,10 @@ class _LoopThread:
             future.cancel()
             raise
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
     def stop(self) -> None:
         """Ends what is still under way: the threads that wait for it would do so for ever."""
         with self._lock:
@@ -160,6 +164,17 @@ class Refold:
         if self._loop is None:
             raise UsageError("the client is not open: use `with Refold(...) as rf:`")
         return self._loop
+
+    @property
+    def client(self) -> AsyncRefold:
+        """The asynchronous client, for coroutines run on :attr:`loop`."""
+        self._open()
+        return self._client
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop in this client's thread."""
+        return self._open().loop
 
     def session(self, session: str, *, tenant: str | None = None) -> Session:
         return Session(self._open(), self._client.session(session, tenant=tenant))
