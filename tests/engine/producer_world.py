@@ -45,9 +45,9 @@ def producer(
     return made
 
 
-def topics(bootstrap: str, *names: str, partitions: int = 2, **config: str) -> None:
+def topics(bootstrap: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = [NewTopic(name, partitions, 1, config=config) for name in names]
+    new = [NewTopic(name, partitions, 1, config=config or {}) for name in names]
     for made in admin.create_topics(new).values():
         made.result(ANSWER_S_MAX)
 
@@ -117,6 +117,16 @@ def patiently(call: Callable[..., Any], *arguments: Any) -> Any:
             if error.fatal() or error.txn_requires_abort() or not error.retriable():
                 raise
             assert time.monotonic() < end, error
+
+
+def noting(told: dict[bytes, int], value: bytes) -> Callable[[Any, Any], None]:
+    """A callback that notes where the record is."""
+
+    def on_delivery(error: Any, message: Any) -> None:
+        if error is None:
+            told[value] = message.offset()
+
+    return on_delivery
 
 
 def flushed(made: WireProducer, timeout: float) -> None:

@@ -15,6 +15,7 @@ from tests.engine.producer_world import (
     ANSWER_S_MAX,
     committed,
     flushed,
+    noting,
     patiently,
     producer,
     settled,
@@ -61,9 +62,7 @@ def test_commits_are_seen_in_order_aborts_are_not_and_callbacks_say_where(
         for number in range(50):
             for partition in (0, 1):
                 value = b"%d-%d-%d" % (partition, turn, number)
-                made.produce(
-                    topic, value, None, partition, lambda _, m, v=value: told.update({v: m.offset()})
-                )
+                made.produce(topic, value, None, partition, noting(told, value))
         flushed(made, 5.0)
 
     for turn in range(6):
@@ -130,7 +129,7 @@ def test_a_record_too_large_for_the_topic_fails_the_transaction_and_no_other(
     kafka: Kafka, topic_prefix: str
 ) -> None:
     topic, other = f"{topic_prefix}t", f"{topic_prefix}other"
-    topics(kafka.bootstrap, topic, **{"max.message.bytes": "2000", "compression.type": "producer"})
+    topics(kafka.bootstrap, topic, config={"max.message.bytes": "2000"})
     topics(kafka.bootstrap, other)
     made = producer(kafka.bootstrap, topic)
     told: list[Any] = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
@@ -20,6 +19,7 @@ from tests.engine.producer_world import (
     Cutter,
     committed,
     flushed,
+    noting,
     once,
     patiently,
     producer,
@@ -92,9 +92,7 @@ def test_a_cut_at_any_request_of_a_transaction_is_not_noticed(
         for record in range(3):
             for partition in (0, 1):
                 value = b"%d-%d-%d" % (partition, number, record)
-                made.produce(
-                    topic, value, b"k", partition, lambda _, m, v=value: told.update({v: m.offset()})
-                )
+                made.produce(topic, value, b"k", partition, noting(told, value))
         flushed(made, 5.0)
         patiently(made.commit_transaction, 5.0)
     assert behind.proxy.done[key, what] == 1
@@ -220,11 +218,7 @@ def attack(behind: Behind, topic_prefix: str, seed: int, transactions: int = 200
             for at in range(rng.choice((0, 1, 3, 20))):
                 value = b"%d-%d-" % (number, at) + b"x" * rng.randrange(100)
 
-                def on_delivery(error: Any, message: Any, place: Any = place, value: bytes = value) -> None:
-                    if error is None:
-                        told[place][value] = message.offset()
-
-                made.produce(*(place[0], value, b"k", place[1], on_delivery))
+                made.produce(place[0], value, b"k", place[1], noting(told[place], value))
                 records.append((place, value))
             if rng.random() < 0.2:
                 flushed(made, timeout())
