@@ -81,16 +81,16 @@ SUITES: tuple[Suite, ...] = (
     Suite("simulation", 310, ("simulation/*",), "the simulator, batchings, interleavings", aside=True),
     Suite(
         "generations",
-        210,
+        190,
         ("client/test_generations*",),
         "streamed answers, their recorders killed",
         aside=True,
     ),
-    Suite("tools", 190, ("client/test_tools*",), "tool calls: two runners, deaths, reviews", aside=True),
+    Suite("tools", 170, ("client/test_tools*",), "tool calls: two runners, deaths, reviews", aside=True),
     Suite(
         "agents", 90, ("client/test_agents*",), "durable agents: killed at every point, drained", aside=True
     ),
-    Suite("client", 260, ("client/*",), "the rest of the SDK on a real Kafka", aside=True),
+    Suite("client", 235, ("client/*",), "the rest of the SDK on a real Kafka", aside=True),
     Suite(
         "checkpoints",
         55,
@@ -98,20 +98,21 @@ SUITES: tuple[Suite, ...] = (
         "copies of a RocksDB, local and on S3; their publisher killed",
         aside=True,
     ),
-    Suite("deploy", 220, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI", aside=True),
-    Suite("demo", 160, ("demo/*",), "the demo's opening, and its conversations, shortened", aside=True),
+    Suite("deploy", 200, ("topology/*", "deploy/*", "cli/*"), "topology, deployment files, CLI", aside=True),
+    Suite("demo", 150, ("demo/*",), "the demo's opening, and its conversations, shortened", aside=True),
     Suite("formats", 115, ("formats/*",), "importers, exporters, streams, recorded sets", aside=True),
     Suite("guides", 130, ("docs/*",), "the guides' programs as printed, killed where they say", aside=True),
     Suite(
         "integrations", 140, ("integrations/*",), "agent frameworks' own interfaces and runners", aside=True
     ),
+    Suite("producer", 130, ("engine/test_producer*",), "commits' producer, its connections cut", aside=True),
     Suite("badinput", 115, ("badinput/*",), "every bad record, foreign partitioners", aside=True),
     Suite("bench", 70, ("engine/test_bench*",), "that the recovery benchmark runs", aside=True),
     Suite(
         "readme", 70, ("readme/*",), "the programs of the README as printed, links of all pages", aside=True
     ),
     Suite("packaging", 35, ("packaging/*",), "the wheel in an empty environment", aside=True),
-    Suite("engine", 560, ("engine/*", "agents/*"), "the worker on a real Kafka"),
+    Suite("engine", 520, ("engine/*", "agents/*"), "the worker on a real Kafka"),
     Suite(
         "chaos", 290, ("ops/verify/*",), "short runs of chaos, storm and usage, their sabotages, the oracle"
     ),

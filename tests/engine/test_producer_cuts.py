@@ -184,9 +184,8 @@ def test_what_arrives_in_the_next_transaction_does_nothing_to_it(
     assert committed(behind.direct, group, TopicPartition(topic, 0)).offset == 3
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_two_hundred_transactions_cut_at_random(behind: Behind, topic_prefix: str, seed: int) -> None:
-    assert attack(behind, topic_prefix, seed) > 100, "cuts"
+def test_a_hundred_transactions_cut_at_random(behind: Behind, topic_prefix: str) -> None:
+    assert attack(behind, topic_prefix, seed=0, transactions=100) > 50, "cuts"
 
 
 def attack(behind: Behind, topic_prefix: str, seed: int, transactions: int = 200) -> int:

@@ -18,7 +18,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import structlog
@@ -136,7 +136,8 @@ class _Worker:
         self.remote = remote_of(config.checkpoint_url, config.prefix)
         admin, offsets = clients.admin(config), clients.offsets(config)
         # Faust is imported and the app made while the cluster is asked; neither touches it.
-        faust = loop.run_in_executor(None, importlib.import_module, "refold.agents.app")
+        encoder = loop.run_in_executor(None, importlib.import_module, "refold.engine.producer.choose")
+        faust = asyncio.create_task(_import_faust(encoder))
         facts = await loop.run_in_executor(None, preflight.examine, config, admin)
         former = await loop.run_in_executor(None, preflight.refuse_second, config, admin)
         url = await self._open_port(former)
@@ -144,6 +145,7 @@ class _Worker:
             if self.server is not None:
                 await self.server.stop()
             return False
+        await encoder
         ours = loop.run_in_executor(None, _open_producer, config, facts.message_bytes_max)
         # Both find the group's coordinator meanwhile; the member joins when it subscribes.
         loop.run_in_executor(None, offsets.connect, config.topics.inbox, clients.CONNECT_TIMEOUT_S)
@@ -467,8 +469,14 @@ def _report(error: BaseException) -> int:
     return InvariantViolation.exit_code
 
 
+async def _import_faust(encoder: Awaitable[Any]) -> None:
+    """After the encoder, and not beside it: two threads that import aiokafka meet it half made."""
+    await encoder
+    await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "refold.agents.app")
+
+
 def _open_producer(config: EngineConfig, message_bytes_max: int) -> TransactionalProducer:
-    # Its encoder comes with what Faust brings, which is being imported meanwhile.
+    # Faust's encoder is imported by then; a process that only looks at workers need not have it.
     from refold.engine.producer.choose import opened
 
     return opened(config, message_bytes_max=message_bytes_max, log=log)
