@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from tests.engine.producer_world import (
     ANSWER_S_MAX,
     committed,
@@ -27,6 +28,7 @@ from tests.engine.producer_world import (
 from refold.broker import EmbeddedBroker
 from refold.engine.producer.producer import WireProducer
 from refold.testing.kafka import Kafka
+from refold.topology.logends import log_ends
 
 pytestmark = pytest.mark.broker
 
@@ -313,7 +315,11 @@ def test_a_transaction_that_took_too_long_is_never_committed(mortal: EmbeddedBro
     made.begin_transaction()
     made.produce("t", b"late", b"k", 0)
     flushed(made, 5.0)
-    time.sleep(3.0)
+    admin, place = AdminClient({"bootstrap.servers": mortal.bootstrap}), TopicPartition("t", 0)
+    end = time.monotonic() + 60
+    # The coordinator has given it up: the record and an abort's marker.
+    while log_ends(admin, [place], 10, IsolationLevel.READ_COMMITTED) != [2] and time.monotonic() < end:
+        time.sleep(0.1)
     with pytest.raises(KafkaException) as raised:
         patiently(made.commit_transaction, 5.0)
     error = error_of(raised)
