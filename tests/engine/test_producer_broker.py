@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tests.engine.producer_world import (
+
+from engine.producer_world import (
     ANSWER_S_MAX,
     committed,
     flushed,
@@ -24,7 +25,6 @@ from tests.engine.producer_world import (
     unjoined,
     visible,
 )
-
 from refold.broker import EmbeddedBroker
 from refold.engine.producer.producer import WireProducer
 from refold.testing.kafka import Kafka

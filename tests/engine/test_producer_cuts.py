@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
-from tests.engine.producer_world import (
+
+from engine.producer_world import (
     CUT,
     LATE,
     LOSE,
@@ -27,7 +28,6 @@ from tests.engine.producer_world import (
     topics,
     unjoined,
 )  # fmt: skip
-
 from refold.broker import EmbeddedBroker
 from refold.broker.ports import choose
 from refold.broker.properties import Door
