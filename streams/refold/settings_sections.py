@@ -190,10 +190,11 @@ class WorkerSettings(_Section):
         description="A transaction open for longer is aborted by the broker (rule D).",
     )
     producer: Literal["auto", "librdkafka"] = Field(
-        default="auto",
+        default="librdkafka",
         description=(
-            "What commits go through: `auto` is refold's own producer, which writes all partitions in one "
-            "request, where it knows the connection's settings; else librdkafka's."
+            "What commits go through: librdkafka's producer, or (`auto`) refold's own, which writes all "
+            "partitions of a broker in one request, where it knows the connection's settings. `auto` is new "
+            "and was not yet tried with several brokers."
         ),
     )
     commit_interval_min_ms: int = Field(

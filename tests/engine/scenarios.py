@@ -17,6 +17,7 @@ from engine.check import due
 from engine.cluster import Cluster, wait_for
 from engine.traffic import Sent, Traffic
 from engine.workers import Worker, wait_ruled
+from refold.engine.points import COMMIT
 from refold.wire.journal import decode_journal
 
 #: What would be wrong has this long to happen.
@@ -38,7 +39,10 @@ def _begin(
     """A worker that owns everything, has state, and reaches ``point`` with folded events in its commit."""
     traffic = Traffic(cluster)
     traffic.send(150, runs=True)
-    first = Worker(cluster, directory, "a", **{**HELD_TRANSACTION, **options}).start()  # type: ignore[arg-type]
+    # Half of the matrix with each producer: each point with both, and take-overs from one to the other.
+    producer = "auto" if (COMMIT.index(point) + len(action)) % 2 else "librdkafka"
+    options = {**HELD_TRANSACTION, "REFOLD_WORKER__PRODUCER": producer, **options}
+    first = Worker(cluster, directory, "a", **options).start()  # type: ignore[arg-type]
     first.wait_live(4)
     wait_ruled(cluster)
     first.arm(point, action)

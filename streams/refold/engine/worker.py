@@ -42,6 +42,7 @@ from refold.engine.lifecycle import State
 from refold.engine.metrics import Metrics
 from refold.engine.points import Points
 from refold.engine.poll import Poller
+from refold.engine.producer import choose
 from refold.engine.restore import Restorer
 from refold.engine.standby.service import Standbys
 from refold.engine.store import Memory
@@ -136,8 +137,12 @@ class _Worker:
         self.remote = remote_of(config.checkpoint_url, config.prefix)
         admin, offsets = clients.admin(config), clients.offsets(config)
         # Faust is imported and the app made while the cluster is asked; neither touches it.
-        encoder = loop.run_in_executor(None, importlib.import_module, "refold.engine.producer.choose")
-        faust = asyncio.create_task(_import_faust(encoder))
+        own = (
+            loop.run_in_executor(None, importlib.import_module, choose.OWN)
+            if config.producer == "auto"
+            else None
+        )
+        faust = asyncio.create_task(_import_faust(own))
         facts = await loop.run_in_executor(None, preflight.examine, config, admin)
         former = await loop.run_in_executor(None, preflight.refuse_second, config, admin)
         url = await self._open_port(former)
@@ -145,8 +150,9 @@ class _Worker:
             if self.server is not None:
                 await self.server.stop()
             return False
-        await encoder
-        ours = loop.run_in_executor(None, _open_producer, config, facts.message_bytes_max)
+        if own is not None:
+            await own
+        ours = loop.run_in_executor(None, choose.opened, config, facts.message_bytes_max, log)
         # Both find the group's coordinator meanwhile; the member joins when it subscribes.
         loop.run_in_executor(None, offsets.connect, config.topics.inbox, clients.CONNECT_TIMEOUT_S)
         consumer = clients.member(config, url)
@@ -469,17 +475,11 @@ def _report(error: BaseException) -> int:
     return InvariantViolation.exit_code
 
 
-async def _import_faust(encoder: Awaitable[Any]) -> None:
-    """After the encoder, and not beside it: two threads that import aiokafka meet it half made."""
-    await encoder
+async def _import_faust(own: Awaitable[Any] | None) -> None:
+    """Behind our own producer, and not beside it (:data:`refold.engine.producer.choose.OWN`)."""
+    if own is not None:
+        await own
     await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "refold.agents.app")
-
-
-def _open_producer(config: EngineConfig, message_bytes_max: int) -> TransactionalProducer:
-    # Faust's encoder is imported by then; a process that only looks at workers need not have it.
-    from refold.engine.producer.choose import opened
-
-    return opened(config, message_bytes_max=message_bytes_max, log=log)
 
 
 def _now_ms() -> int:

@@ -3,54 +3,80 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from refold.engine import clients, preflight
 from refold.engine.config import START_CALL_TIMEOUT_MS, EngineConfig
 from refold.engine.kafkaerrors import error_of
-from refold.engine.producer.brokers import Brokers, TooOld
-from refold.engine.producer.connection import Disconnected
-from refold.engine.producer.producer import PAUSE_S_MAX, WireProducer
-from refold.engine.producer.security import Unsupported, security_of
 from refold.topology.failures import explain
+
+if TYPE_CHECKING:
+    from refold.engine.producer.brokers import Brokers
+    from refold.engine.producer.producer import WireProducer
+
+    TransactionalProducer: TypeAlias = Producer | WireProducer
+
+#: Imported when it is wanted, and before Faust: two threads that import aiokafka, which both need, meet it
+#: half made.
+OWN: Final = "refold.engine.producer.producer"
 
 #: init_transactions ends what our former life left open: 1.6 s measured; a coordinator that loads takes
 #: longer.
 INIT_TIMEOUT_S: Final = 15.0
 
-TransactionalProducer: TypeAlias = Producer | WireProducer
+#: Between two attempts to reach a broker for the first time.
+AGAIN_S: Final = 0.01
 
 
 def transactional(
     config: EngineConfig, transactional_id: str, *, message_bytes_max: int, log: Any
 ) -> TransactionalProducer:
-    """Ours where the settings of the connection are known to it and the brokers take its versions, else
-    librdkafka's, which does the same in more requests. Blocks for a round trip."""
-    reason = "worker.producer says so"
-    if config.producer != "librdkafka":
-        try:
-            brokers = Brokers(config.bootstrap, security_of(config.kafka), f"refold-commit|{config.instance}")
-            _check(brokers)
-            return WireProducer(
-                brokers,
-                transactional_id,
-                timeout_ms=config.transaction_timeout_ms,
-                group=config.topics.group,
-                instance=config.instance,
-                batch_bytes=clients.BATCH_BYTES,
-                message_bytes_max=message_bytes_max,
-            )
-        except Unsupported as unsupported:
-            reason = f"settings that only librdkafka knows: {', '.join(unsupported.names)}"
-        except (TooOld, Disconnected) as refused:
-            reason = str(refused)
-    log.info("commits_by_librdkafka", reason=reason)
+    """Ours where it is asked for, the settings of the connection are known to it and the brokers take its
+    versions; else librdkafka's, which does the same in more requests. Blocks for a round trip.
+
+    Raises ConfigError for files of TLS that cannot be used, PermissionDenied for refused credentials.
+    """
+    if config.producer == "auto":
+        made = _own(config, transactional_id, message_bytes_max, log)
+        if made is not None:
+            return made
     return clients.transactional(config, transactional_id, message_bytes_max=message_bytes_max)
 
 
-def opened(config: EngineConfig, *, message_bytes_max: int, log: Any) -> TransactionalProducer:
+def _own(
+    config: EngineConfig, transactional_id: str, message_bytes_max: int, log: Any
+) -> WireProducer | None:
+    from refold.engine.producer.brokers import Brokers, TooOld
+    from refold.engine.producer.connection import Disconnected
+    from refold.engine.producer.producer import WireProducer
+    from refold.engine.producer.security import Unsupported, security_of
+
+    try:
+        security = security_of(config.kafka)
+        security.prepare()
+        brokers = Brokers(config.bootstrap, security, f"refold-commit|{config.instance}")
+        _check(brokers)
+    except Unsupported as unsupported:
+        reason = f"settings that only librdkafka knows: {', '.join(unsupported.names)}"
+    except (TooOld, Disconnected) as refused:
+        reason = str(refused)
+    else:
+        return WireProducer(
+            brokers,
+            transactional_id,
+            timeout_ms=config.transaction_timeout_ms,
+            group=config.topics.group,
+            instance=config.instance,
+            batch_bytes=clients.BATCH_BYTES,
+            message_bytes_max=message_bytes_max,
+        )
+    log.warning("commits_by_librdkafka", reason=reason)
+    return None
+
+
+def opened(config: EngineConfig, message_bytes_max: int, log: Any) -> TransactionalProducer:
     """A worker's own, ready for its first transaction: our former life's open one is ended, and its process
     fenced, if it still runs. Raises PermissionDenied, and what a cluster that does not answer is told as."""
     producer = transactional(config, config.transactional_id, message_bytes_max=message_bytes_max, log=log)
@@ -77,12 +103,14 @@ def opened(config: EngineConfig, *, message_bytes_max: int, log: Any) -> Transac
 
 
 def _check(brokers: Brokers) -> None:
+    from refold.engine.producer.connection import Disconnected
+
     deadline = time.monotonic() + START_CALL_TIMEOUT_MS / 1000
     while True:
         try:
             brokers.check_versions(deadline)
             return
         except Disconnected:
-            if time.monotonic() + PAUSE_S_MAX >= deadline:
+            if time.monotonic() + AGAIN_S >= deadline:
                 raise
-            time.sleep(PAUSE_S_MAX)
+            time.sleep(AGAIN_S)
