@@ -417,6 +417,24 @@ async def test_a_partition_without_a_leader_does_not_hold_up_the_others(
         await asyncio.wait_for(late, 10)
 
 
+async def test_a_consumer_that_is_not_connected_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: within the short time of a turn librdkafka says that no broker is there, and means not yet."""
+    asked: list[int] = []
+
+    class NotYet(HalfAway):
+        def get_watermark_offsets(self, place: Any, *, timeout: float, cached: bool) -> tuple[int, int]:
+            asked.append(place.partition)
+            if len(asked) == 1:
+                raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            return 0, 5
+
+    monkeypatch.setattr(feed_module, "Consumer", NotYet)
+    feed = feed_module.Feed({}, "batches", lambda _: None, Mock())
+    assert await asyncio.wait_for(feed.add(0), 10) == 5
+    assert asked == [0, 0]
+    await feed.close()
+
+
 async def test_a_feed_that_has_ended_answers_who_comes_late() -> None:
     feed = feed_module.Feed({"bootstrap.servers": "127.0.0.1:1"}, "batches", lambda _: None, lambda *_: None)
     await feed.close()

@@ -172,7 +172,8 @@ class Feed:
             self._assigned.add(partition)
         except KafkaException as error:
             now = time.monotonic()
-            if error.args[0].code() == KafkaError._TIMED_OUT and now < until:
+            # A consumer that is not connected yet says within so short a time that no broker is there.
+            if _passes(error.args[0]) and now < until:
                 self._asked.append((now + turn_s, 2 * turn_s, until, partition, future))
             else:
                 self._tell(future, read_failure(error.args[0], self._topic))
