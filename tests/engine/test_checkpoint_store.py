@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -212,28 +213,26 @@ def test_what_a_killed_process_left_is_deleted_at_the_next_start(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p00001", "p00001.aside"]
 
 
+#: Ends when the directory (first argument) has an entry of that name (second).
+LOOKER = "import os, sys\nwhile sys.argv[2] not in os.listdir(sys.argv[1]): pass"
+
+
 def test_a_copy_under_way_has_the_name_that_a_start_deletes(world: World) -> None:
     """RocksDB's own choice. A copy that was killed holds its files, which compaction no longer frees, for as
     long as the directory is there."""
     world.go_on(3)
-    taken, seen, stop = world.directory / "p00003.checkpoint", set(), threading.Event()
-
-    def look() -> None:
-        while not stop.is_set():
-            seen.update(name for name in os.listdir(world.directory) if name.startswith(taken.name))
-
-    looker = threading.Thread(target=look)
-    looker.start()
+    taken = world.directory / "p00003.checkpoint"
+    # A process of its own: the copy is made with the interpreter held.
+    looker = subprocess.Popen([sys.executable, "-c", LOOKER, str(world.directory), f"{taken.name}.tmp"])
     try:
-        for _ in range(200):
-            if len(seen) > 1:
-                break
+        end = time.monotonic() + 60
+        while looker.poll() is None and time.monotonic() < end:
             assert world.store.checkpoint(taken)
             shutil.rmtree(taken)
+        assert looker.poll() == 0, "no copy was seen under its own name and .tmp"
     finally:
-        stop.set()
-        looker.join()
-    assert seen == {"p00003.checkpoint", "p00003.checkpoint.tmp"}
+        looker.kill()
+        looker.wait()
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "longer", "missing"])
