@@ -122,7 +122,9 @@ def test_what_can_be_no_address_is_refused_at_once(bootstrap: str) -> None:
 SAID: Final = frozenset(
     {"by_digest", "not_done", "on_busy", "summary_bytes", "summary_messages", "ttl_action", "ttl_ms"}
 )
-OF_THE_WIRE: Final = frozenset({"input_ref", "last_seq", "output_digest", "output_ref", "source_seq"})
+OF_THE_WIRE: Final = frozenset(
+    {"arguments_ref", "input_ref", "last_seq", "output_digest", "output_ref", "source_seq"}
+)
 
 
 def test_reasons_call_what_callers_give_by_the_callers_names() -> None:
