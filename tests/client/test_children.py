@@ -158,7 +158,7 @@ async def test_what_is_no_child_cannot_finish() -> None:
         await parent.finish("x")
     with pytest.raises(NotFound, match="has no call 'c9'"):
         await parent.child("c9")
-    with pytest.raises(NotFound, match="'nobody' of tenant .* does not exist"):
+    with pytest.raises(NotFound, match=r"'nobody' of tenant .* does not exist"):
         await Family({}, "nobody").child("c1")
 
 
