@@ -291,4 +291,4 @@ def test_without_the_topic_it_says_what_to_do(
 ) -> None:
     code = run(["review", "list", "--bootstrap", kafka.bootstrap, "--prefix", "no-such"])
     assert code == 78
-    assert "run `refold topology apply`" in capsys.readouterr().err
+    assert "`refold topology apply`" in capsys.readouterr().err
