@@ -152,15 +152,16 @@ class _Worker:
             return False
         if own is not None:
             await own
-        ours = loop.run_in_executor(None, choose.opened, config, facts.message_bytes_max, log)
+        producer = await loop.run_in_executor(None, choose.made, config, facts.message_bytes_max, log)
+        ours = loop.run_in_executor(None, choose.begin, config, producer)
         # Both find the group's coordinator meanwhile; the member joins when it subscribes.
         loop.run_in_executor(None, offsets.connect, config.topics.inbox, clients.CONNECT_TIMEOUT_S)
         consumer = clients.member(config, url)
+        await faust
         try:
-            await faust
+            self._assemble(facts, admin, offsets, producer, consumer)
         finally:
-            producer = await ours
-        self._assemble(facts, admin, offsets, producer, consumer)
+            await ours
         await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
         await self.app.start()
         self._collector.start(time.monotonic())

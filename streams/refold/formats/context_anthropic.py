@@ -16,7 +16,7 @@ from refold.formats.anthropic_blocks import blocks_out
 from refold.formats.ids import ANTHROPIC_ID, CallIds, tool_name
 from refold.formats.jsonio import parse_object
 from refold.formats.parts import Part, encode_base64
-from refold.formats.transcript import Call, Step, Transcript, shown_text
+from refold.formats.transcript import Call, Step, Transcript, said_of
 
 Block = dict[str, Any]
 
@@ -92,17 +92,12 @@ def _thinking_in_place(blocks: list[Block]) -> list[Block]:
 
 
 def _text_blocks(parts: list[Part]) -> list[Block]:
-    return [block for part in parts if part.type not in _SILENT for block in _text_block(_words(part))]
+    return [block for part in parts if part.type not in _SILENT for block in _text_block(said_of(part))]
 
 
 def _text_block(said: str) -> list[Block]:
     """A text block, unless it is blank: the API refuses those."""
     return [{"type": "text", "text": said}] if said.strip() else []
-
-
-def _words(part: Part) -> str:
-    said = shown_text(part)
-    return said if said is not None else markers.not_shown(part)
 
 
 def _said(step: Step) -> list[Block]:
@@ -120,7 +115,7 @@ def _said(step: Step) -> list[Block]:
         ):
             blocks += _bare(blocks_out([part])[0])
         else:
-            blocks += _text_block(_words(part))
+            blocks += _text_block(said_of(part))
     return blocks
 
 
@@ -195,13 +190,13 @@ def _result(call_id: str, call: Call) -> Block:
 
 
 def _result_block(part: Part) -> list[Block]:
-    return _image(part) or _text_block(_words(part))
+    return _image(part) or _text_block(said_of(part))
 
 
 def _user_block(part: Part) -> list[Block]:
     if part.type in _SILENT or part.type == "reasoning":
         return []
-    return _image(part) or _document(part) or _text_block(_words(part))
+    return _image(part) or _document(part) or _text_block(said_of(part))
 
 
 def _image(part: Part) -> list[Block]:

@@ -12,7 +12,7 @@ from refold.formats import markers
 from refold.formats.ids import OPENAI_ID, TOOL_NAME, CallIds, tool_name
 from refold.formats.openai_parts import data_url_out
 from refold.formats.parts import Part, encode_base64
-from refold.formats.transcript import Step, Transcript, shown_text
+from refold.formats.transcript import Step, Transcript, said_of
 
 #: Left out of a request: the API does not take them back.
 _SILENT: Final = frozenset({"reasoning", "citation", "compaction"})
@@ -42,12 +42,7 @@ def _system(step: Step) -> dict[str, Any]:
 
 
 def _texts(parts: list[Part]) -> list[str]:
-    return [said for part in parts if part.type not in _SILENT for said in [_words(part)] if said]
-
-
-def _words(part: Part) -> str:
-    said = shown_text(part)
-    return said if said is not None else markers.not_shown(part)
+    return [said for part in parts if part.type not in _SILENT for said in [said_of(part)] if said]
 
 
 def _step(step: Step, ids: CallIds) -> list[dict[str, Any]]:
@@ -89,7 +84,7 @@ def _assistant_part(part: Part, *, alone: bool) -> dict[str, Any]:
     """Content is texts or exactly one refusal, so a refusal beside something else is shown as text."""
     if part.type == "refusal" and part.text and alone:
         return {"type": "refusal", "refusal": part.text}
-    return {"type": "text", "text": _words(part)}
+    return {"type": "text", "text": said_of(part)}
 
 
 def _user_part(part: Part) -> dict[str, Any]:
@@ -108,4 +103,4 @@ def _user_part(part: Part) -> dict[str, Any]:
                 "type": "file",
                 "file": {"filename": part.fields["filename"], "file_data": data_url_out(part)},
             }
-    return {"type": "text", "text": _words(part)}
+    return {"type": "text", "text": said_of(part)}

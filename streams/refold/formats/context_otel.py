@@ -11,7 +11,7 @@ from refold.formats import markers
 from refold.formats.jsonio import parse_object
 from refold.formats.otel import part_out
 from refold.formats.parts import Part, text
-from refold.formats.transcript import Step, Transcript, shown_text
+from refold.formats.transcript import Step, Transcript, said_of
 
 _NATIVE: Final = frozenset({"image", "audio", "file", "uri", "reasoning", "compaction"})
 
@@ -40,7 +40,7 @@ def _step(step: Step) -> list[dict[str, Any]]:
                 "arguments": call.arguments if asked is None else asked,
             }
         )
-        said = "\n".join(_words(part) for part in call.content)
+        said = "\n".join(said_of(part) for part in call.content)
         answers.append(
             {"role": "tool", "parts": [{"type": "tool_call_response", "id": call.call_id, "response": said}]}
         )
@@ -54,9 +54,4 @@ def _part(part: Part) -> Any:
     if part.ref is None and part.type in _NATIVE:
         fields = {key: value for key, value in part.fields.items() if key != "extra"}
         return part_out(Part(part.type, part.text, fields))
-    return part_out(text(_words(part)))
-
-
-def _words(part: Part) -> str:
-    said = shown_text(part)
-    return said if said is not None else markers.not_shown(part)
+    return part_out(text(said_of(part)))

@@ -264,3 +264,9 @@ def shown_text(part: Part) -> str | None:
     if part.ref is not None:
         return markers.outside(part)
     return part.text
+
+
+def said_of(part: Part) -> str:
+    """A part as text, whatever it is: what it says, or the marker for what cannot be shown."""
+    said = shown_text(part)
+    return said if said is not None else markers.not_shown(part)

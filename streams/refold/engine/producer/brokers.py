@@ -84,20 +84,16 @@ class Brokers:
     def forget_coordinator(self, kind: int) -> None:
         self._coordinators.pop(kind, None)
 
-    def leaders(
-        self, places: Iterable[Place], deadline: float
-    ) -> tuple[dict[Place, Address], dict[str, int]]:
-        """Address by partition, as far as there is a leader; error code by topic."""
+    def leaders(self, places: Iterable[Place], deadline: float) -> dict[Place, Address]:
+        """Address by partition, as far as there is a leader."""
         wanted = list(places)
-        errors: dict[str, int] = {}
         if unknown := sorted({topic for topic, number in wanted if (topic, number) not in self._leaders}):
             body = requests.metadata(unknown)
             found = requests.read_metadata(self.any(deadline).ask(requests.METADATA, body, deadline))
             self._nodes.update(found.nodes)
             self._leaders.update({place: node for place, node in found.leaders.items() if node >= 0})
-            errors.update(found.errors)
         known = {place: self._nodes.get(self._leaders.get(place, -1)) for place in wanted}
-        return {place: where for place, where in known.items() if where is not None}, errors
+        return {place: where for place, where in known.items() if where is not None}
 
     def forget_leader(self, place: Place) -> None:
         self._leaders.pop(place, None)

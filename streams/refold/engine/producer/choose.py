@@ -30,24 +30,18 @@ INIT_TIMEOUT_S: Final = 15.0
 AGAIN_S: Final = 0.01
 
 
-def transactional(
-    config: EngineConfig, transactional_id: str, *, message_bytes_max: int, log: Any
-) -> TransactionalProducer:
+def made(config: EngineConfig, message_bytes_max: int, log: Any) -> TransactionalProducer:
     """Ours where it is asked for, the settings of the connection are known to it and the brokers take its
     versions; else librdkafka's, which does the same in more requests. Blocks for a round trip.
 
     Raises ConfigError for files of TLS that cannot be used, PermissionDenied for refused credentials.
     """
-    if config.producer == "auto":
-        made = _own(config, transactional_id, message_bytes_max, log)
-        if made is not None:
-            return made
-    return clients.transactional(config, transactional_id, message_bytes_max=message_bytes_max)
+    if config.producer == "auto" and (own := _own(config, message_bytes_max, log)) is not None:
+        return own
+    return clients.transactional(config, config.transactional_id, message_bytes_max=message_bytes_max)
 
 
-def _own(
-    config: EngineConfig, transactional_id: str, message_bytes_max: int, log: Any
-) -> WireProducer | None:
+def _own(config: EngineConfig, message_bytes_max: int, log: Any) -> WireProducer | None:
     from refold.engine.producer.brokers import Brokers, TooOld
     from refold.engine.producer.connection import Disconnected
     from refold.engine.producer.producer import WireProducer
@@ -65,7 +59,7 @@ def _own(
     else:
         return WireProducer(
             brokers,
-            transactional_id,
+            config.transactional_id,
             timeout_ms=config.transaction_timeout_ms,
             group=config.topics.group,
             instance=config.instance,
@@ -76,17 +70,16 @@ def _own(
     return None
 
 
-def opened(config: EngineConfig, message_bytes_max: int, log: Any) -> TransactionalProducer:
-    """A worker's own, ready for its first transaction: our former life's open one is ended, and its process
-    fenced, if it still runs. Raises PermissionDenied, and what a cluster that does not answer is told as."""
-    producer = transactional(config, config.transactional_id, message_bytes_max=message_bytes_max, log=log)
+def begin(config: EngineConfig, producer: TransactionalProducer) -> None:
+    """End our former life's open transaction and fence its process, if it still runs. Blocks. Raises
+    PermissionDenied, and what a cluster that does not answer is told as."""
     if isinstance(producer, Producer):
         clients.connect(producer, config.topics.inbox)
     end = time.monotonic() + INIT_TIMEOUT_S
     while True:
         try:
             producer.init_transactions(INIT_TIMEOUT_S)
-            return producer
+            return
         except KafkaException as raised:
             error = error_of(raised)
             if error is not None and error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:

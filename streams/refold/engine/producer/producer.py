@@ -314,7 +314,7 @@ class WireProducer:
                     deadline,
                 )
                 self._added.update(new)
-            leaders, _ = self._brokers.leaders(due, deadline)
+            leaders = self._brokers.leaders(due, deadline)
         except KafkaException:
             # In `_failed` where it is final; else nothing was sent.
             if self._over is not None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from refold.formats.markers import not_shown
 from refold.formats.openai_responses import FORMAT, item_out, piece_out
 from refold.formats.parts import Part
-from refold.formats.transcript import shown_text
+from refold.formats.transcript import said_of
 
 Item: TypeAlias = dict[str, Any]
 
@@ -26,10 +25,10 @@ def items_of(body: Mapping[str, Any]) -> list[Item]:
         return [item_out(body)]
     role = "assistant" if body["role"] == "tool" else body["role"]
     items: list[Item] = []
-    words: list[Any] = []
+    pieces: list[Any] = []
     for part in parts:
         if part.type == "tool_call":
-            _say(items, role, words)
+            _say(items, role, pieces)
             fields = part.fields
             items.append(
                 {
@@ -40,20 +39,20 @@ def items_of(body: Mapping[str, Any]) -> list[Item]:
                 }
             )
         elif part.type == "tool_result":
-            _say(items, role, words)
-            said = "\n".join(_text(one) for one in part.fields.get("content", []))
+            _say(items, role, pieces)
+            said = "\n".join(said_of(one) for one in part.fields.get("content", []))
             items.append({"type": "function_call_output", "call_id": part.fields["call_id"], "output": said})
         elif part.type != "reasoning":
-            words.append(_piece(part, role))
-    if words or not items:
-        _say(items, role, words or [{"type": _text_kind(role), "text": ""}])
+            pieces.append(_piece(part, role))
+    if pieces or not items:
+        _say(items, role, pieces or [{"type": _text_kind(role), "text": ""}])
     return items
 
 
-def _say(items: list[Item], role: str, words: list[Any]) -> None:
-    if words:
-        items.append({"type": "message", "role": role, "content": list(words)})
-        words.clear()
+def _say(items: list[Item], role: str, pieces: list[Any]) -> None:
+    if pieces:
+        items.append({"type": "message", "role": role, "content": list(pieces)})
+        pieces.clear()
 
 
 def _piece(part: Part, role: str) -> Any:
@@ -63,12 +62,7 @@ def _piece(part: Part, role: str) -> Any:
         made = piece_out(part, role)
         if len(made) > 1:
             return made
-    return {"type": _text_kind(role), "text": _text(part)}
-
-
-def _text(part: Part) -> str:
-    said = shown_text(part)
-    return not_shown(part) if said is None else said
+    return {"type": _text_kind(role), "text": said_of(part)}
 
 
 def _text_kind(role: str) -> str:
