@@ -9,6 +9,7 @@ jar that differs is never put on the class path.
     EmbeddedBroker (embedded.py)   start, stop, kill, suspend; owns one directory
       |-- jars, fetch, progress    lock -> verified class path, cached under REFOLD_CACHE
       |-- java, properties, ports  what is started, with which settings, where it listens
+      |-- loaded                   what a JVM loads at its start, kept for the next ones
       |-- launch, readiness        format, spawn, wait until a metadata request is answered
       |-- unclean                  after a kill: fence the dead broker, or commits would hang
       |-- cluster                  several nodes, each an EmbeddedBroker of its own directory

@@ -48,6 +48,7 @@ class EmbeddedBroker:
     ``port`` None keeps the directory's previous port, or chooses a free one. ``properties`` are broker
     properties. ``jaas`` turns the client listener into SASL_PLAINTEXT with ACLs enforced (PLAIN, or
     SCRAM-SHA-256 when it names ScramLoginModule); create users and ACLs over :attr:`internal_bootstrap`.
+    ``jvm_options`` replace the archive of loaded classes (``loaded.py`` makes it with them).
 
     Not thread-safe. All methods block. A broker started here dies with this process, SIGKILL included,
     unless ``detached``; one that already ran in the directory is adopted and left running by ``with``.
@@ -64,9 +65,11 @@ class EmbeddedBroker:
         detached: bool = False,
         node: Node | None = None,
         door: Door | None = None,
+        jvm_options: tuple[str, ...] | None = None,
     ) -> None:
         self._node = node
         self._door = door
+        self._jvm_options = jvm_options
         self._layout = Layout(Path(directory).absolute())
         self._port = port
         self._properties = {name: str(value) for name, value in (properties or {}).items()}
@@ -220,7 +223,7 @@ class EmbeddedBroker:
         elif self._node is None and unclean.stopped_uncleanly(self._layout):
             unclean.fence_predecessor(self._layout, jars, self._heap_mib, settings)
         log_start = self._layout.log.stat().st_size
-        child = launch.spawn(self._layout, jars, self._heap_mib, settings)
+        child = launch.spawn(self._layout, jars, self._heap_mib, settings, self._jvm_options)
         try:
             identity = Identity.of(child.pid)
             self._state = State(

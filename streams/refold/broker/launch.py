@@ -120,14 +120,25 @@ def format_data(
 
 
 def spawn(
-    layout: Layout, classpath: str, heap_mib: int, properties: Mapping[str, str]
+    layout: Layout,
+    classpath: str,
+    heap_mib: int,
+    properties: Mapping[str, str],
+    jvm_options: tuple[str, ...] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start the JVM in a session of its own: neither Ctrl-C nor a closed terminal reaches it."""
     layout.properties.write_text(render(properties), encoding="ascii")
     layout.properties.chmod(0o600)  # may hold credentials
     with layout.log.open("ab") as log:
         return subprocess.Popen(
-            command(layout, classpath, heap_mib, BROKER_MAIN, str(layout.properties)),
+            command(
+                layout,
+                classpath,
+                heap_mib,
+                BROKER_MAIN,
+                str(layout.properties),
+                jvm_options=jvm_options,
+            ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
