@@ -17,9 +17,9 @@ from bench.recovery.slow import installed
 
 from engine.check import differences
 from engine.cluster import Cluster, wait_for
+from engine.small_ranges_worker import AHEAD_RECORDS_MIN, COMMAND, TWO_RANGES
 from engine.test_hot_first_live import SESSIONS, Inbox, held, ruling, status_of
 from engine.workers import Worker, wait_ruled
-from refold.engine.checkpoints import source
 from refold.engine.checkpoints.remote import Remote
 from refold.testing.kafka import Kafka
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.broker
 NEXT_TO_NOTHING = 1
 
 #: Sessions that speak twice.
-AGAIN = 28_000
+AGAIN = 2_800
 
 
 @pytest.fixture
@@ -43,10 +43,10 @@ def cluster(kafka: Kafka, topic_prefix: str) -> Cluster:
 def test_a_hot_session_lives_while_the_checkpoint_comes(cluster: Cluster, tmp_path: Path) -> None:
     """Goal and method: see the module."""
     inbox = Inbox(cluster)
-    # Two ranges are 15 000 of the records; what is left then has to be worth going over.
+    # What is left after two ranges has to be worth going over.
     inbox.put(*range(SESSIONS))
     inbox.put(*range(AGAIN))
-    assert SESSIONS + AGAIN - 15_000 > source.AHEAD_RECORDS_MIN
+    assert SESSIONS + AGAIN - TWO_RANGES > AHEAD_RECORDS_MIN
     store, gate = tmp_path / "store", tmp_path / "gate"
     worker = Worker(
         cluster,
@@ -58,6 +58,7 @@ def test_a_hot_session_lives_while_the_checkpoint_comes(cluster: Cluster, tmp_pa
         REFOLD_WORKER__CHECKPOINT_INTERVAL_MS="3600000",
         **installed(tmp_path / "plugin", NEXT_TO_NOTHING, gate),
     )
+    worker.command = COMMAND
     remote = Remote(f"file://{store}", cluster.prefix)
     gate.touch()
     with worker:

@@ -19,20 +19,21 @@ from confluent_kafka import Producer, TopicPartition
 
 from engine.check import differences
 from engine.cluster import Cluster, wait_for
+from engine.small_ranges_worker import COMMAND, HOT_OFFSETS_MIN, TWO_RANGES
 from engine.traffic import TENANT, Sent, message_event
 from engine.workers import Worker, wait_ruled
 from refold.core.slots import make_key
 from refold.engine.commitmeta import CommitMeta
 from refold.engine.warming.beyond import Beyond
-from refold.engine.warming.opening import HOT_OFFSETS_MIN
 from refold.testing.kafka import Kafka
 from refold.wire.envelope import encode_envelope
 from refold.wire.owner import RulingLine
 
 pytestmark = pytest.mark.broker
 
-#: State records. Two ranges are 15 000 at most, and two lives read two each: some are always left.
+#: State records. Two lives read two ranges each: some are always left.
 SESSIONS = 4 * HOT_OFFSETS_MIN
+assert SESSIONS > 2 * TWO_RANGES
 
 
 @pytest.fixture
@@ -130,6 +131,7 @@ def test_a_hot_session_lives_while_an_old_one_waits(cluster: Cluster, tmp_path: 
     inbox = Inbox(cluster)
     inbox.put(*range(SESSIONS))
     worker = Worker(cluster, tmp_path, "a", REFOLD_WORKER__HOT_FIRST="true")
+    worker.command = COMMAND
     with worker:
         worker.wait_live(1)
         wait_ruled(cluster, 60.0)
