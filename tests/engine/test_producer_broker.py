@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,22 +299,25 @@ def test_a_topic_that_is_not_there_is_waited_for_and_can_be_aborted(kafka: Kafka
     works(made, kafka, topic, [])
 
 
-@pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """Its own broker: to be killed, and to look for transactions that took too long every 200 ms."""
     properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-    with EmbeddedBroker(tmp_path / "kafka", properties=properties) as broker:
+    with EmbeddedBroker(tmp_path_factory.mktemp("kafka"), properties=properties) as broker:
         yield broker
 
 
 @pytest.mark.slow
-def test_a_transaction_that_took_too_long_is_never_committed(mortal: EmbeddedBroker) -> None:
-    topics(mortal.bootstrap, "t")
-    made = producer(mortal.bootstrap, "id", timeout_ms=1_000)
+def test_a_transaction_that_took_too_long_is_never_committed(
+    mortal: EmbeddedBroker, topic_prefix: str
+) -> None:
+    topic = f"{topic_prefix}t"
+    topics(mortal.bootstrap, topic)
+    made = producer(mortal.bootstrap, topic, timeout_ms=1_000)
     made.begin_transaction()
-    made.produce("t", b"late", b"k", 0)
+    made.produce(topic, b"late", b"k", 0)
     flushed(made, 5.0)
-    admin, place = AdminClient({"bootstrap.servers": mortal.bootstrap}), TopicPartition("t", 0)
+    admin, place = AdminClient({"bootstrap.servers": mortal.bootstrap}), TopicPartition(topic, 0)
     end = time.monotonic() + 60
     # The coordinator has given it up: the record and an abort's marker.
     while log_ends(admin, [place], 10, IsolationLevel.READ_COMMITTED) != [2] and time.monotonic() < end:
@@ -324,20 +326,21 @@ def test_a_transaction_that_took_too_long_is_never_committed(mortal: EmbeddedBro
         patiently(made.commit_transaction, 5.0)
     error = error_of(raised)
     assert error.fatal() or error.txn_requires_abort()
-    after = producer(mortal.bootstrap, "id")
+    after = producer(mortal.bootstrap, topic)
     after.begin_transaction()
-    after.produce("t", b"next", b"k", 0)
+    after.produce(topic, b"next", b"k", 0)
     patiently(after.commit_transaction, 5.0)
-    assert values(settled(mortal.bootstrap, "t", 0, 1)) == [b"next"]
+    assert values(settled(mortal.bootstrap, topic, 0, 1)) == [b"next"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["begun", "offsets sent", "records handed over", "records in"])
 def test_a_broker_killed_in_a_transaction_and_started_again_has_each_record_once(
-    mortal: EmbeddedBroker, when: str
+    mortal: EmbeddedBroker, topic_prefix: str, when: str
 ) -> None:
-    topics(mortal.bootstrap, "t")
-    made, meta = producer(mortal.bootstrap, "id"), unjoined(mortal.bootstrap)
+    topic = f"{topic_prefix}t"
+    topics(mortal.bootstrap, topic)
+    made, meta = producer(mortal.bootstrap, topic), unjoined(mortal.bootstrap)
 
     def kill(now: str) -> None:
         if number == 1 and now == when:
@@ -348,16 +351,16 @@ def test_a_broker_killed_in_a_transaction_and_started_again_has_each_record_once
     for number in range(3):
         patiently(made.begin_transaction)
         kill("begun")
-        patiently(made.send_offsets_to_transaction, [TopicPartition("t", 0, number, "m")], meta, 1.0)
+        patiently(made.send_offsets_to_transaction, [TopicPartition(topic, 0, number, "m")], meta, 1.0)
         kill("offsets sent")
         for record in range(20):
             for partition in (0, 1):
-                made.produce("t", b"%d-%d" % (number, record), b"k", partition)
+                made.produce(topic, b"%d-%d" % (number, record), b"k", partition)
         kill("records handed over")
         flushed(made, 1.0)
         kill("records in")
         patiently(made.commit_transaction, 1.0)
     for partition in (0, 1):
-        found = settled(mortal.bootstrap, "t", partition, 60)
+        found = settled(mortal.bootstrap, topic, partition, 60)
         assert values(found) == [b"%d-%d" % (n, r) for n in range(3) for r in range(20)]
-    assert committed(mortal.bootstrap, "g", TopicPartition("t", 0)).offset == 2
+    assert committed(mortal.bootstrap, "g", TopicPartition(topic, 0)).offset == 2
