@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from rocksdict import Options, Rdict
 
+import forked
 from badinput.registry import NEWER_ID, newer_body, serving
 from engine.cluster import Cluster, wait_for
 from engine.traffic import TENANT, message_event
@@ -63,12 +63,9 @@ class End:
 
 def refold(*arguments: str, **more: str) -> End:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "refold.cli.main", *arguments],
-        capture_output=True,
-        text=True,
+    done = forked.run(
+        [*forked.REFOLD, *arguments],
         timeout=240,
-        check=False,
         env={**kept, "NO_COLOR": "1", "COLUMNS": "200", "REFOLD_WORKER__START_JITTER_MS_MAX": "0", **more},
     )
     return End(done.returncode, done.stderr)

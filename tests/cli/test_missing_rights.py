@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -20,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+import forked
 from client.worker_process import worker
 from refold.broker import EmbeddedBroker
 from refold.client import Refold
@@ -52,12 +52,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker
 
 def refold(broker: EmbeddedBroker, user: str, password: str, *args: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "refold.cli.main", *args, "--bootstrap", broker.bootstrap],
-        capture_output=True,
-        text=True,
+    return forked.run(
+        [*forked.REFOLD, *args, "--bootstrap", broker.bootstrap],
         timeout=180,
-        check=False,
         env={
             **clean,
             "REFOLD_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",

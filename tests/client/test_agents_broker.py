@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from client.worker_process import REFOLD, Worker, refold, worker
 from refold.cli.main import run as run_command
 from refold.client import Generation, Refold
@@ -56,13 +57,13 @@ class Agents:
     def __init__(self, bootstrap: str, prefix: str, directory: Path) -> None:
         self.directory = directory
         self._where = ["--bootstrap", bootstrap, "--prefix", prefix]
-        self._made: list[subprocess.Popen[bytes]] = []
+        self._made: list[forked.Process] = []
 
-    def start(self, name: str = "agent", *flags: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str = "agent", *flags: str, **environment: str) -> forked.Process:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
         command = [*REFOLD, "agent", "run", f"client.agent_program:{name}", *self._where, *flags]
         with (self.directory / f"agent-{len(self._made)}.log").open("wb") as log:
-            process = subprocess.Popen(
+            process = forked.popen(
                 command,
                 cwd=TESTS,
                 stdout=log,
@@ -101,7 +102,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def exit_code(process: subprocess.Popen[bytes]) -> int:
+async def exit_code(process: forked.Process) -> int:
     return await asyncio.wait_for(asyncio.to_thread(process.wait), PATIENCE_S)
 
 

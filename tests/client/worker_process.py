@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import forked
 
 #: Exit codes after which starting again is right: unavailable, transient.
 TRY_AGAIN = (69, 75)
@@ -17,17 +18,15 @@ TRY_AGAIN = (69, 75)
 #: A start takes 3 s and a stop 1 s; a very busy machine takes thirty times that.
 STARTED_S_MAX = 180.0
 
-REFOLD = [sys.executable, "-m", "refold.cli.main"]
+REFOLD = forked.REFOLD
 
 
 def refold(
     bootstrap: str, prefix: str, *arguments: str, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
-    done = subprocess.run(
+    done = forked.run(
         [*REFOLD, *arguments, "--bootstrap", bootstrap, "--prefix", prefix],
-        capture_output=True,
-        text=True,
         timeout=STARTED_S_MAX,
         env=_environment(),
     )
@@ -64,11 +63,11 @@ class Worker:
             REFOLD_LOGGING__LEVEL="info",
             **environment,
         )
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forked.Process | None = None
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = forked.popen(
                 self._command, stdout=log, stderr=subprocess.STDOUT, env=self._environment
             )
 

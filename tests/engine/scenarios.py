@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.check import due
@@ -51,7 +51,14 @@ def _begin(
     return traffic, first
 
 
-def _finish(cluster: Cluster, traffic: Traffic, workers: list[Worker], *, planted: bool = False) -> Sent:
+def _finish(
+    cluster: Cluster,
+    traffic: Traffic,
+    workers: list[Worker],
+    *,
+    planted: bool = False,
+    supervised: Sequence[Worker] = (),
+) -> Sent:
     """More traffic, everything ruled on, everybody stopped. A planted fault may set committed offsets back,
     so there it is enough that every event is journalled at least once."""
     # No more deadlines: those from before the fault are what is to fire.
@@ -61,6 +68,8 @@ def _finish(cluster: Cluster, traffic: Traffic, workers: list[Worker], *, plante
             "every event to be journalled", lambda: journalled(cluster) >= traffic.sent.accepted, every=0.2
         )
     else:
+        if supervised:
+            wait_ruled(cluster, supervised=supervised)
         # What was armed fires, whoever owns it now; and then that is ruled on too.
         wait_for("every deadline that has come to fire", lambda: not due(cluster), every=0.2)
         wait_ruled(cluster)
@@ -138,7 +147,10 @@ def revoked(cluster: Cluster, directory: Path, point: str, **extra: str) -> Sent
             first.release.touch()
         second.wait_live(1)
         assert first.alive
-        return _finish(cluster, traffic, [first, second], planted=planted)
+        # Who is fenced with its commit is started again, as by any supervisor: its partitions are its own for
+        # the whole of its session otherwise.
+        supervised = [] if planted else [first, second]
+        return _finish(cluster, traffic, [first, second], planted=planted, supervised=supervised)
     finally:
         _end([first, second])
 

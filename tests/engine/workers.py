@@ -8,12 +8,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import forked
 from engine.cluster import CONFIGS, WAIT_S_MAX, Cluster, wait_for
+from refold.errors import FencedError
 
 #: Exit codes after which whoever supervises a worker starts it again: a cluster that did not answer in time,
 #: a drain that took too long. A busy machine does both.
@@ -31,9 +33,9 @@ class Worker:
         self.log_path = directory / f"{name}.log"
         self.point = directory / f"{name}.point"
         self.data_dir = directory / f"{name}.data"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forked.Process | None = None
         self.processes = 1
-        self.command = [sys.executable, "-m", "refold.cli.main"]
+        self.command = list(forked.REFOLD)
         self.environment = {
             **os.environ,
             "REFOLD_BOOTSTRAP": cluster.bootstrap,
@@ -52,10 +54,9 @@ class Worker:
         self.point.unlink(missing_ok=True)
         with self.log_path.open("ab") as log:
             self._log_start = self.log_path.stat().st_size
-            self.process = subprocess.Popen(
+            self.process = forked.popen(
                 [*self.command, "worker", "run", "--processes", str(self.processes)],
                 env=self.environment,
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -151,11 +152,14 @@ class Worker:
             self.process.wait()
 
 
-def wait_ruled(cluster: Cluster, seconds: float = WAIT_S_MAX) -> None:
+def wait_ruled(cluster: Cluster, seconds: float = WAIT_S_MAX, *, supervised: Sequence[Worker] = ()) -> None:
     """Every inbox record, forwards included, has a committed ruling, every record of batches is folded, and
-    what came of them can be read."""
+    what came of them can be read. ``supervised``: of these, who ends fenced is started again meanwhile."""
 
     def done() -> bool:
+        for worker in supervised:
+            if worker.process is not None and worker.process.poll() == FencedError.exit_code:
+                worker.start()
         # In this order: what a commit forwarded is in the inbox when its offsets are committed. Its marker
         # may still be on the way (each partition's is written on its own): hidden records count as unruled.
         for topic in (cluster.topics.inbox, cluster.topics.batches):

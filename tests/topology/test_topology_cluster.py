@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+import forked
 from refold.errors import ConfigError
 from refold.testing.kafka import Kafka
 from refold.topology import Topology
@@ -32,12 +33,8 @@ def set_topic_config(kafka: Kafka, topic: str, key: str, value: str) -> None:
 
 
 def refold(kafka: Kafka, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "refold.cli.main", "topology", *args, "--bootstrap", kafka.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
+    return forked.run(
+        [*forked.REFOLD, "topology", *args, "--bootstrap", kafka.bootstrap], timeout=180, env=os.environ
     )
 
 
