@@ -59,6 +59,10 @@ demo: $(DEMO_STAMP) ## Three kills to read along, then 200 conversations under k
 test: $(DEMO_STAMP) ## Run every test suite within its time budget
 	@$(PY) tests/run_suites.py $(if $(SUITES),--only $(SUITES))
 
+.PHONY: test-long
+test-long: $(DEMO_STAMP) ## The same with every random case, three times the budgets
+	@LONG_TESTS=1 $(PY) tests/run_suites.py $(if $(SUITES),--only $(SUITES))
+
 .PHONY: suites
 suites: $(STAMP) ## List the suites of `make test` and their budgets
 	@$(PY) tests/run_suites.py --list

@@ -188,7 +188,10 @@ def load() -> None:
 
     for noun in NOUNS.values():
         importlib.import_module(noun.module)
-    for name in ("refold.agents.app", "refold.engine.worker", "confluent_kafka.admin", "aiohttp.web"):
+    for name in (
+        *("refold.agents.app", "refold.engine.worker", "refold.client", "refold.topology.plan"),
+        *("confluent_kafka.admin", "aiohttp.web", "fsspec.implementations.local"),
+    ):
         importlib.import_module(name)
     gc.collect()
     # Pages of what is loaded are not copied for the sake of its reference cycles.

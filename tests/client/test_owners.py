@@ -144,7 +144,7 @@ async def test_min_seq_not_reached_is_transient() -> None:
     view.snapshots[b"t/s"] = (1, b"x")
     async with worker(view) as server, owners_of(FakeGroup(everywhere(server))) as owners:
         with pytest.raises(TransientError, match="seq 5"):
-            await owners.snapshot(view.partition_of(b"t/s"), "t", "s", min_seq=5, timeout_s=0.3)
+            await owners.snapshot(view.partition_of(b"t/s"), "t", "s", min_seq=5, timeout_s=1.5)
 
 
 async def test_a_session_that_is_behind_is_waited_for_as_long_as_the_caller_says() -> None:
