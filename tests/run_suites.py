@@ -104,20 +104,20 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "effects",
-        budget(150),
+        budget(170),
         ("ops/test_effects_runs*", "ops/test_runs_verify*"),
         "agents killed at every boundary and in their runs, sabotages",
         aside=True,
     ),
     Suite(
         "broker",
-        budget(90),
+        budget(105),
         ("broker/*",),
         "the embedded broker: start, kill, offline, refusals",
         aside=True,
     ),
     Suite(
-        "simulation", budget(180), ("simulation/*",), "the simulator, batchings, interleavings", aside=True
+        "simulation", budget(260), ("simulation/*",), "the simulator, batchings, interleavings", aside=True
     ),
     Suite(
         "generations",
@@ -127,16 +127,16 @@ SUITES: tuple[Suite, ...] = (
         aside=True,
     ),
     Suite(
-        "tools", budget(80), ("client/test_tools*",), "tool calls: two runners, deaths, reviews", aside=True
+        "tools", budget(85), ("client/test_tools*",), "tool calls: two runners, deaths, reviews", aside=True
     ),
     Suite(
         "agents",
-        budget(45),
+        budget(40),
         ("client/test_agents*",),
         "durable agents: killed at every point, drained",
         aside=True,
     ),
-    Suite("client", budget(110), ("client/*",), "the rest of the SDK on a real Kafka", aside=True),
+    Suite("client", budget(125), ("client/*",), "the rest of the SDK on a real Kafka", aside=True),
     Suite(
         "checkpoints",
         budget(35),
@@ -146,7 +146,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "deploy",
-        budget(90),
+        budget(100),
         ("topology/*", "deploy/*", "cli/*"),
         "topology, deployment files, CLI",
         aside=True,
@@ -164,19 +164,19 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "integrations",
-        budget(50),
+        budget(45),
         ("integrations/*",),
         "agent frameworks' own interfaces and runners",
         aside=True,
     ),
     Suite(
         "producer",
-        budget(65),
+        budget(100),
         ("engine/test_producer*",),
         "commits' producer, its connections cut",
         aside=True,
     ),
-    Suite("badinput", budget(40), ("badinput/*",), "every bad record, foreign partitioners", aside=True),
+    Suite("badinput", budget(35), ("badinput/*",), "every bad record, foreign partitioners", aside=True),
     Suite("bench", budget(30), ("engine/test_bench*",), "that the recovery benchmark runs", aside=True),
     Suite(
         "readme",
@@ -186,10 +186,10 @@ SUITES: tuple[Suite, ...] = (
         aside=True,
     ),
     Suite("packaging", budget(20), ("packaging/*",), "the wheel in an empty environment", aside=True),
-    Suite("engine", budget(220), ("engine/*", "agents/*"), "the worker on a real Kafka"),
+    Suite("engine", budget(245), ("engine/*", "agents/*"), "the worker on a real Kafka"),
     Suite(
         "chaos",
-        budget(180),
+        budget(190),
         ("ops/verify/*",),
         "short runs of chaos, storm and usage, their sabotages, the oracle",
     ),

@@ -23,6 +23,13 @@ BASE = Parameters(seed=201, plan=RESTORES, plan_name="restores", hot_first=True)
 #: Seeds tried at most for each fault.
 SEEDS_MAX = 50
 
+#: Which found them the last time, where it was not among the first: tried before the others.
+FOUND_AT = {
+    "later records of a session overtake the one that waits": 210,
+    "older history overwrites newer blocks": 213,
+    "what was handled beyond the offset is handled again": 235,
+}
+
 #: What may be found first, by fault: a crash of the harness would also end a run, and must not count.
 FOUND = ("once: ", "oracle: ", "fold: ", "restore: ", "rulings: ", "history: ", "generations: ", "store: ")
 
@@ -40,7 +47,8 @@ def test_restores_that_serve_while_they_read_change_nothing() -> None:
 @pytest.mark.parametrize("name", sorted(PLANTED))
 def test_a_planted_fault_is_found(name: str) -> None:
     """Goal and method: see the module. The seed that finds it passes without the fault."""
-    for seed in range(BASE.seed, BASE.seed + SEEDS_MAX):
+    seeds = range(BASE.seed, BASE.seed + SEEDS_MAX)
+    for seed in sorted(seeds, key=lambda one: one != FOUND_AT.get(name)):
         parameters = Parameters(seed=seed, plan=RESTORES, plan_name="restores", hot_first=True)
         with planted(name):
             result = World(parameters).run()
