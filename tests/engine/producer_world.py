@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from refold.engine.producer.brokers import Brokers
+from refold.engine.producer.dialect import SECOND, Dialect
 from refold.engine.producer.producer import WireProducer
 from refold.engine.producer.security import security_of
 
@@ -26,6 +27,7 @@ def producer(
     bootstrap: str,
     name: str,
     *,
+    dialect: Dialect = SECOND,
     group: str = "g",
     instance: str | None = None,
     timeout_ms: int = 60_000,
@@ -34,6 +36,7 @@ def producer(
 ) -> WireProducer:
     made = WireProducer(
         Brokers(bootstrap, security_of({}), "test"),
+        dialect,
         name,
         timeout_ms=timeout_ms,
         group=group,

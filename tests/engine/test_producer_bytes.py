@@ -7,9 +7,12 @@ import struct
 
 import pytest
 from aiokafka.protocol import coordination, metadata, produce, transaction
+from aiokafka.record.default_records import DefaultRecordBatch
 from confluent_kafka import KafkaError
 
 from refold.engine.producer import errors, requests
+from refold.engine.producer.batches import LZ4, Batch
+from refold.engine.producer.dialect import FEATURE, FIRST, SECOND, Dialect, spoken
 from refold.engine.producer.requests import Identity, Member
 from refold.engine.producer.wire import Reader, Writer
 
@@ -184,10 +187,75 @@ def test_offsets_are_committed_in_the_compact_form(instance: str | None, told: s
     assert requests.read_offset_errors(Reader(answer)) == {("a", 1): 0, ("a", 2): 22}
 
 
-def test_versions_are_a_range_for_each_key_and_none_after_an_error() -> None:
-    answer = bytes.fromhex("0000 00000002 0000 0003 000b 0016 0000 0005")
-    assert requests.api_versions(Reader(answer)) == {0: (3, 11), 22: (0, 5)}
-    assert requests.api_versions(Reader(bytes.fromhex("0023 00000000"))) == {}
+VERSIONS = "0000 03 0000 0003 000b 00 0016 0000 0005 00 00000000 "
+
+
+@pytest.mark.parametrize(
+    ("tagged", "features", "speaks"),
+    [
+        ("00", {}, FIRST),
+        # Supported, and not finalized: who is not finalized may not be spoken to so.
+        ("01 00 0a 02 04 747276 0001 0002 00", {}, FIRST),
+        ("01 02 1a 02 14 7472616e73616374696f6e2e76657273696f6e 0001 0001 00", {FEATURE: 1}, FIRST),
+        ("01 02 1a 02 14 7472616e73616374696f6e2e76657273696f6e 0002 0002 00", {FEATURE: 2}, SECOND),
+        ("02 01 08 0000000000000007 02 01 01", {}, FIRST),
+    ],
+)
+def test_versions_are_a_range_for_each_key_and_features_what_is_finalized(
+    tagged: str, features: dict[str, int], speaks: Dialect
+) -> None:
+    offered = requests.read_api_versions(Reader(bytes.fromhex(VERSIONS + tagged)))
+    assert offered == requests.Offered({0: (3, 11), 22: (0, 5)}, features)
+    assert spoken(offered.features) is speaks
+
+
+def test_of_a_broker_that_does_not_know_the_question_nothing_is_known() -> None:
+    old = bytes.fromhex("0023 00000001 0012 0000 0002")
+    assert requests.read_api_versions(Reader(old)) == requests.Offered({}, {})
+
+
+def test_the_second_dialect_in_bytes() -> None:
+    who = Identity(258, 3)
+    assert SECOND.end_transaction("id", who, commit=True) == bytes.fromhex(
+        "03 6964 0000000000000102 0003 01 00"
+    )
+    assert SECOND.read_end(Reader(bytes.fromhex("00000000 0000 0000000000000102 0004 00"))) == (
+        0,
+        Identity(258, 4),
+    )
+    assert SECOND.read_end(Reader(bytes.fromhex("00000000 0033 ffffffffffffffff ffff 00"))) == (51, None)
+    assert SECOND.produce("id", 3_000, {("a", 1): b"xy", ("a", 2): b""}) == bytes.fromhex(
+        "03 6964 ffff 00000bb8 02 02 61 03 00000001 03 7879 00 00000002 01 00 00 00"
+    )
+    # One partition is in; of the other a record was refused, with a text, and a leader is named (tag 0).
+    answer = bytes.fromhex(
+        "02 02 61 03"
+        " 00000001 0000 0000000000000007 ffffffffffffffff 0000000000000000 01 00 00"
+        " 00000002 0057 ffffffffffffffff ffffffffffffffff ffffffffffffffff 02 00000000 03 6e6f 00 03 6e6f"
+        " 01 00 09 0000000100000002 00"
+        " 00 00000000 00"
+    )
+    assert SECOND.read_produced(Reader(answer)) == {("a", 1): (0, 7), ("a", 2): (87, -1)}
+
+
+def test_a_batch_compressed_here_is_what_others_read() -> None:
+    batch, records = Batch(384 * 1024), [(b"k%d" % n, b"a text like many others " * 3) for n in range(50)]
+    for key, value in records:
+        batch.add(key, value, [("h", b"1")], 1_700_000_000_000)
+    batch.number(WHO, 17)
+    assert batch.data is not None
+    read = DefaultRecordBatch(bytes(batch.data))
+    assert read.validate_crc()
+    assert (read.compression_type, read.is_transactional, read.producer_id) == (LZ4, True, WHO.producer_id)
+    assert [(record.key, record.value) for record in read] == records
+    assert len(batch.data) < 1_000
+    tiny = Batch(1_000)
+    tiny.add(b"", bytes(range(256)), [], 1_700_000_000_000)
+    tiny.number(WHO, 0)
+    assert tiny.data is not None
+    plain = DefaultRecordBatch(bytes(tiny.data))
+    assert plain.validate_crc()
+    assert plain.compression_type == 0, "what does not shrink stays as it is"
 
 
 NOT_TRIED, DENIED = KafkaError.OPERATION_NOT_ATTEMPTED, KafkaError.TOPIC_AUTHORIZATION_FAILED

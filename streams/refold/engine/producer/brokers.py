@@ -11,6 +11,7 @@ from typing import Final
 
 from refold.engine.producer import requests
 from refold.engine.producer.connection import Connection, Disconnected
+from refold.engine.producer.dialect import Dialect, spoken
 from refold.engine.producer.requests import Api, Place
 from refold.engine.producer.security import Security
 from refold.engine.producer.wire import Reader
@@ -38,13 +39,15 @@ class Brokers:
         self._coordinators: dict[int, Address] = {}
         self._next = 0
 
-    def check_versions(self, deadline: float) -> None:
-        """Raises TooOld, Disconnected."""
-        offered = self.any(deadline).versions(deadline)
-        for api in requests.ALL:
-            low, high = offered.get(api.key, (0, -1))
+    def dialect(self, deadline: float) -> Dialect:
+        """What the cluster speaks, looked for in what one broker takes. Raises TooOld, Disconnected."""
+        offered = self.any(deadline).offered(deadline)
+        found = spoken(offered.features)
+        for api in found.apis:
+            low, high = offered.versions.get(api.key, (0, -1))
             if not low <= api.version <= high:
                 raise TooOld(f"the broker takes versions {low} to {high} of API {api.key}, not {api.version}")
+        return found
 
     def connection(self, where: Address, deadline: float) -> Connection:
         """Raises Disconnected, PermissionDenied."""

@@ -14,6 +14,7 @@ from refold.topology.failures import explain
 
 if TYPE_CHECKING:
     from refold.engine.producer.brokers import Brokers
+    from refold.engine.producer.dialect import Dialect
     from refold.engine.producer.producer import WireProducer
 
     TransactionalProducer: TypeAlias = Producer | WireProducer
@@ -51,7 +52,7 @@ def _own(config: EngineConfig, message_bytes_max: int, log: Any) -> WireProducer
         security = security_of(config.kafka)
         security.prepare()
         brokers = Brokers(config.bootstrap, security, f"refold-commit|{config.instance}")
-        _check(brokers)
+        dialect = _dialect(brokers)
     except Unsupported as unsupported:
         reason = f"settings that only librdkafka knows: {', '.join(unsupported.names)}"
     except (TooOld, Disconnected) as refused:
@@ -59,6 +60,7 @@ def _own(config: EngineConfig, message_bytes_max: int, log: Any) -> WireProducer
     else:
         return WireProducer(
             brokers,
+            dialect,
             config.transactional_id,
             timeout_ms=config.transaction_timeout_ms,
             group=config.topics.group,
@@ -95,14 +97,13 @@ def begin(config: EngineConfig, producer: TransactionalProducer) -> None:
             ) from None
 
 
-def _check(brokers: Brokers) -> None:
+def _dialect(brokers: Brokers) -> Dialect:
     from refold.engine.producer.connection import Disconnected
 
     deadline = time.monotonic() + START_CALL_TIMEOUT_MS / 1000
     while True:
         try:
-            brokers.check_versions(deadline)
-            return
+            return brokers.dialect(deadline)
         except Disconnected:
             if time.monotonic() + AGAIN_S >= deadline:
                 raise

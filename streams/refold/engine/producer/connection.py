@@ -1,4 +1,10 @@
-"""One connection to one broker: requests out, answers back in the same order."""
+"""One connection to one broker: requests out, answers back in the same order.
+
+The commit thread shares the interpreter with an event loop that may hold it for
+``sys.getswitchinterval()`` each time it is given up, so it is given up as seldom as can be: once to send a
+request and, as a rule, once to receive its answer. A socket with a Python time limit gives it up three times
+a call (the switch to non-blocking, the wait, the call); so the limit of a plain one is the kernel's.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,8 @@ import struct
 import time
 from typing import Final
 
-from refold.engine.producer.requests import API_VERSIONS, Api, api_versions
+from refold import __version__
+from refold.engine.producer.requests import API_VERSIONS, Api, Offered, api_versions, read_api_versions
 from refold.engine.producer.security import Security
 from refold.engine.producer.tls import explain
 from refold.engine.producer.wire import Reader, Writer
@@ -20,7 +27,15 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 #: SaslHandshake v1 and SaslAuthenticate v1 have the first header.
 _SASL_KEYS: Final = (17, 36)
 
+#: Taken at once from the kernel: an answer to a commit's requests has 30 to 1 000 bytes.
+RECEIVE_BYTES: Final = 64 * 1024
+
+#: Smallest limit that the kernel is given: 0 would mean none.
+LIMIT_US_MIN: Final = 1_000
+
 _LENGTH: Final = struct.Struct(">i")
+#: ``struct timeval``.
+_LIMIT: Final = struct.Struct("@ll")
 
 
 class Disconnected(Exception):
@@ -38,11 +53,16 @@ class Connection:
         self._client_id = client_id
         self._correlation = 0
         self._awaited = 0
+        self._came = bytearray()
         deadline = time.monotonic() + timeout_s
         try:
             self._socket = security.connect(host, port, timeout_s)
         except UnavailableError as error:
             raise Disconnected(str(error)) from None
+        #: Blocking, with the kernel's limits. What TLS reads may be a part of what the kernel has.
+        self._plain = type(self._socket) is socket.socket
+        if self._plain:
+            self._socket.settimeout(None)
         try:
             lifetime = security.authenticate(
                 lambda key, version, body: self.ask(Api(key, version), body, deadline).rest()
@@ -60,9 +80,8 @@ class Connection:
     def open(self) -> bool:
         return self._socket.fileno() >= 0
 
-    def versions(self, deadline: float) -> dict[int, tuple[int, int]]:
-        """Lowest and highest version by key that the broker takes."""
-        return dict(api_versions(self.ask(API_VERSIONS, b"", deadline)))
+    def offered(self, deadline: float) -> Offered:
+        return read_api_versions(self.ask(API_VERSIONS, api_versions(__version__), deadline))
 
     def ask(self, api: Api, body: bytes, deadline: float) -> Reader:
         self.send(api, body, deadline)
@@ -76,7 +95,7 @@ class Connection:
             head.tags()
         self._awaited += 1
         try:
-            self._socket.settimeout(_left(deadline))
+            self._limit(socket.SO_SNDTIMEO, deadline)
             # Added up and not joined: a body with credentials stays one that hides itself.
             self._socket.sendall(_LENGTH.pack(len(head.out) + len(body)) + bytes(head.out) + body)
         except OSError as error:
@@ -86,16 +105,13 @@ class Connection:
         """The answer to the oldest request that has none yet."""
         wanted = (self._correlation - self._awaited + 1) & 0x7FFFFFFF
         try:
-            size: int = _LENGTH.unpack(self._exactly(4, deadline))[0]
-            if not 4 <= size <= ANSWER_BYTES_MAX:
-                raise OSError(f"an answer of {size} bytes")
-            read = Reader(self._exactly(size, deadline))
+            read = Reader(self._answer(deadline))
         except OSError as error:
             raise self._broken(error) from None
         self._awaited -= 1
         if read.i32() != wanted:
             raise self._broken(OSError("an answer to another request"))
-        if api.flexible:
+        if api.flexible and api.answer_tagged:
             try:
                 read.tags()
             except IndexError as error:
@@ -112,22 +128,38 @@ class Connection:
             told = explain(error, self._host, self._port)
             if not isinstance(told, UnavailableError):
                 return told
-        return Disconnected(f"{self._host}:{self._port}: {error}")
+        said = "timed out" if isinstance(error, BlockingIOError) else str(error)
+        return Disconnected(f"{self._host}:{self._port}: {said}")
 
-    def _exactly(self, size: int, deadline: float) -> bytes:
-        parts: list[bytes] = []
-        while size > 0:
-            self._socket.settimeout(_left(deadline))
-            part = self._socket.recv(min(size, 1 << 20))
+    def _answer(self, deadline: float) -> bytes:
+        """Of what came the first answer, whole."""
+        came, wanted = self._came, _LENGTH.size
+        while len(came) < wanted:
+            self._limit(socket.SO_RCVTIMEO, deadline)
+            part = self._socket.recv(RECEIVE_BYTES)
             if not part:
                 raise OSError("closed by the broker")
-            parts.append(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            came += part
+            if wanted == _LENGTH.size <= len(came):
+                wanted += self._size()
+        end = _LENGTH.size + self._size()
+        answer = bytes(came[_LENGTH.size : end])
+        del came[:end]
+        return answer
 
+    def _size(self) -> int:
+        size: int = _LENGTH.unpack_from(self._came)[0]
+        if not 4 <= size <= ANSWER_BYTES_MAX:
+            raise OSError(f"an answer of {size} bytes")
+        return size
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise socket.timeout("timed out")  # noqa: UP041 - what a socket raises
-    return left
+    def _limit(self, which: int, deadline: float) -> None:
+        """The next call of the socket ends by ``deadline``."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        if not self._plain:
+            self._socket.settimeout(left)
+            return
+        limit_us = max(int(left * 1_000_000), LIMIT_US_MIN)
+        self._socket.setsockopt(socket.SOL_SOCKET, which, _LIMIT.pack(*divmod(limit_us, 1_000_000)))

@@ -1,12 +1,13 @@
 """``WireProducer``: transactions as :class:`refold.engine.commit.Transactor` calls them.
 
-- One transaction is: offsets (two requests), its partitions (one), the records (one per leader, more where a
-  partition has more than a batch), the end (one). Everything waits for its answer, on the calling thread.
+- One transaction is: offsets, the records (one request per leader, more where a partition has more than a
+  batch), the end; before KIP-890's second part (:mod:`.dialect`) also a request to add the group and one to
+  add the partitions. Everything waits for its answer, on the calling thread.
 - A call has a time; when it is over, it raises a retriable ``_TIMED_OUT`` and may be called again: nothing
   that it sends does harm twice. Records are numbered once per epoch and sent as the same bytes until they are
   in (the broker answers a repeat with the offset it has); the other requests change nothing the second time.
-- An abort is the end and then a new epoch (``EndTxn``, ``InitProducerId`` with what we had, KIP-360): the
-  coordinator refuses whatever is still on its way, and numbering begins anew, so it does not matter what
+- In the second dialect every end brings a new epoch. In the first an abort is the end and then a new epoch
+  (``EndTxn``, ``InitProducerId`` with what we had, KIP-360). With it the coordinator refuses whatever is still on its way, and numbering begins anew, so it does not matter what
   became of records without an answer. The end comes first because it compares epochs: who was fenced is told
   so. ``InitProducerId`` alone would abort the open transaction of whoever fenced us, and be refused itself by
   brokers that keep no last epoch of a transaction aborted by it.
@@ -28,6 +29,7 @@ from refold.engine.producer import errors, requests
 from refold.engine.producer.batches import Batch, Lane, Told
 from refold.engine.producer.brokers import Address, Brokers
 from refold.engine.producer.connection import Connection, Disconnected
+from refold.engine.producer.dialect import Dialect
 from refold.engine.producer.requests import Api, Identity, Member, Place
 from refold.engine.producer.wire import Reader
 
@@ -59,6 +61,7 @@ class WireProducer:
     def __init__(
         self,
         brokers: Brokers,
+        dialect: Dialect,
         transactional_id: str,
         *,
         timeout_ms: int,
@@ -68,6 +71,7 @@ class WireProducer:
         message_bytes_max: int,
     ) -> None:
         self._brokers = brokers
+        self._dialect = dialect
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._group = group
@@ -115,17 +119,18 @@ class WireProducer:
             (one.topic, one.partition): (one.offset, (one.metadata or "") + METADATA_END) for one in offsets
         }
         self._touched = True
-        self._coordinated(
-            requests.TRANSACTION,
-            requests.ADD_OFFSETS,
-            requests.add_offsets(self._id, self._who, self._group),
-            lambda read: [requests.read_error(read)],
-            doing,
-            deadline,
-        )
+        if not self._dialect.joins_itself:
+            self._coordinated(
+                requests.TRANSACTION,
+                requests.ADD_OFFSETS,
+                requests.add_offsets(self._id, self._who, self._group),
+                lambda read: [requests.read_error(read)],
+                doing,
+                deadline,
+            )
         self._coordinated(
             requests.GROUP,
-            requests.COMMIT_OFFSETS,
+            self._dialect.commit_offsets,
             requests.commit_offsets(self._id, self._who, member, given),
             lambda read: list(requests.read_offset_errors(read).values()),
             doing,
@@ -184,15 +189,7 @@ class WireProducer:
             raise errors.timed_out(doing, "records are not acknowledged")
         self._usable()
         if self._touched:
-            body = requests.end_transaction(self._id, self._who, commit=True)
-            self._coordinated(
-                requests.TRANSACTION,
-                requests.END_TRANSACTION,
-                body,
-                lambda read: [requests.read_error(read)],
-                doing,
-                deadline,
-            )
+            self._end(doing, deadline, commit=True)
         self._touched = False
 
     def abort_transaction(self, timeout: float) -> None:
@@ -215,22 +212,29 @@ class WireProducer:
 
     def _anew(self, doing: str, deadline: float) -> None:
         """Whatever is open is aborted, and what follows has a new epoch."""
-        if not self._ended:
-            self._coordinated(
-                requests.TRANSACTION,
-                requests.END_TRANSACTION,
-                requests.end_transaction(self._id, self._who, commit=False),
-                # Nothing is open where nothing has arrived.
-                lambda read: [
-                    code for code in (requests.read_error(read),) if code != KafkaError.INVALID_TXN_STATE
-                ],
-                doing,
-                deadline,
-            )
-            # Not again where the new epoch's answer is lost: under the old one it would be refused.
-            self._ended = True
+        if not self._ended and self._end(doing, deadline, commit=False):
+            return
+        # Not again where the new epoch's answer is lost: under the old one it would be refused.
+        self._ended = True
         self._renew(self._who, doing, deadline)
         self._ended = False
+
+    def _end(self, doing: str, deadline: float, *, commit: bool) -> bool:
+        """Whether a new epoch came with it."""
+        found: list[Identity] = []
+
+        def read(answer: Reader) -> list[int]:
+            error, who = self._dialect.read_end(answer)
+            if who is not None:
+                found.append(who)
+            # Nothing is open where nothing has arrived.
+            return [0 if error == KafkaError.INVALID_TXN_STATE and not commit else error]
+
+        body = self._dialect.end_transaction(self._id, self._who, commit=commit)
+        self._coordinated(requests.TRANSACTION, self._dialect.end, body, read, doing, deadline)
+        for who in found:
+            self._begin_as(who)
+        return bool(found)
 
     def _renew(self, known: Identity, doing: str, deadline: float) -> None:
         body = requests.init_producer_id(self._id, self._timeout_ms, known)
@@ -242,7 +246,11 @@ class WireProducer:
             return [error]
 
         self._coordinated(requests.TRANSACTION, requests.INIT_PRODUCER_ID, body, read, doing, deadline)
-        self._who = found[-1]
+        self._begin_as(found[-1])
+
+    def _begin_as(self, who: Identity) -> None:
+        """What is still on its way bears the former epoch, and so changes nothing any more."""
+        self._who = who
         self._doubtful = False
         for lane in self._lanes.values():
             lane.forget()
@@ -300,11 +308,12 @@ class WireProducer:
         if not due:
             return
         try:
-            if new := [place for place in due if place not in self._added]:
-                if self._sent:
-                    # A connection's answers come in turn.
-                    self._collect(deadline)
-                self._touched = True
+            new = [place for place in due if place not in self._added]
+            if new and self._sent:
+                # A connection's answers come in turn.
+                self._collect(deadline)
+            self._touched = True
+            if new and not self._dialect.joins_itself:
                 self._coordinated(
                     requests.TRANSACTION,
                     requests.ADD_PARTITIONS,
@@ -313,7 +322,7 @@ class WireProducer:
                     "adding partitions",
                     deadline,
                 )
-                self._added.update(new)
+            self._added.update(new)
             leaders = self._brokers.leaders(due, deadline)
         except KafkaException:
             # In `_failed` where it is final; else nothing was sent.
@@ -332,7 +341,8 @@ class WireProducer:
             data = {place: batch.data for place, batch in batches.items() if batch.data is not None}
             try:
                 connection = self._brokers.connection(where, deadline)
-                connection.send(requests.PRODUCE, requests.produce(self._id, ACKS_MS_MAX, data), deadline)
+                body = self._dialect.produce(self._id, ACKS_MS_MAX, data)
+                connection.send(self._dialect.write, body, deadline)
                 self._sent.append((where, connection, batches))
             except Disconnected:
                 self._lost(where, batches)
@@ -343,7 +353,7 @@ class WireProducer:
         while self._sent:
             where, connection, batches = self._sent.pop(0)
             try:
-                answers = requests.read_produced(connection.receive(requests.PRODUCE, deadline))
+                answers = self._dialect.read_produced(connection.receive(self._dialect.write, deadline))
             except Disconnected:
                 self._lost(where, batches)
                 continue

@@ -1,7 +1,8 @@
 """The requests of a transactional producer, each in one version that every broker from 2.8 to 4.x answers.
 
 All are of before KIP-890's second part: partitions are added to the transaction by a request of their own,
-and the epoch stays from one transaction to the next.
+and the epoch stays from one transaction to the next. :mod:`refold.engine.producer.dialect` has those that
+changed with it.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """``flexible``: header and answer's header carry tagged fields."""
+    """``flexible``: the header carries tagged fields, and the answer's as well where that is not denied."""
 
     key: int
     version: int
     flexible: bool = False
+    answer_tagged: bool = True
 
 
 PRODUCE: Final = Api(0, 7)
 METADATA: Final = Api(3, 5)
 FIND_COORDINATOR: Final = Api(10, 2)
-API_VERSIONS: Final = Api(18, 0)
+#: Its answer is also for those who do not know the version that they asked with.
+API_VERSIONS: Final = Api(18, 3, flexible=True, answer_tagged=False)
 INIT_PRODUCER_ID: Final = Api(22, 4, flexible=True)
 ADD_PARTITIONS: Final = Api(24, 2)
 ADD_OFFSETS: Final = Api(25, 2)
 END_TRANSACTION: Final = Api(26, 2)
 COMMIT_OFFSETS: Final = Api(28, 3, flexible=True)
 
-ALL: Final = (
-    PRODUCE, METADATA, FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS,
-    END_TRANSACTION, COMMIT_OFFSETS,
-)  # fmt: skip
+#: Asked in the same version whatever a transaction is spoken in.
+COMMON: Final = (METADATA, FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -70,11 +71,47 @@ class Metadata:
     errors: Mapping[str, int]
 
 
-def api_versions(read: Reader) -> Mapping[int, tuple[int, int]]:
-    """Lowest and highest version by key."""
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """``versions``: lowest and highest by key. ``features``: the highest level of each that the whole cluster
+    has finalized."""
+
+    versions: Mapping[int, tuple[int, int]]
+    features: Mapping[str, int]
+
+
+#: The name by which a broker knows us in its metrics.
+SOFTWARE: Final = "refold"
+
+#: Of the tagged fields of the answer to API_VERSIONS.
+_FINALIZED: Final = 2
+
+
+def api_versions(software_version: str) -> bytes:
+    return bytes(Writer().compact(SOFTWARE).compact(software_version).tags().out)
+
+
+def read_api_versions(read: Reader) -> Offered:
+    """Nothing where the broker does not know this request's version either."""
     if read.i16():
-        return {}
-    return {key: (low, high) for key, low, high in read.array(lambda r: (r.i16(), r.i16(), r.i16()))}
+        return Offered({}, {})
+
+    def version(r: Reader) -> tuple[int, tuple[int, int]]:
+        found = r.i16(), (r.i16(), r.i16())
+        r.tags()
+        return found
+
+    def level(r: Reader) -> tuple[str, int]:
+        found = r.compact() or "", r.i16()
+        r.i16()
+        r.tags()
+        return found
+
+    versions = dict(read.compact_array(version))
+    read.i32()
+    finalized = read.tagged().get(_FINALIZED)
+    features = dict(Reader(finalized).compact_array(level)) if finalized is not None else {}
+    return Offered(versions, features)
 
 
 def metadata(topics: Sequence[str]) -> bytes:
@@ -140,9 +177,9 @@ def read_identity(read: Reader) -> tuple[int, Identity]:
 
 def add_partitions(transactional_id: str, who: Identity, places: Sequence[Place]) -> bytes:
     write = Writer().string(transactional_id).i64(who.producer_id).i16(who.epoch)
-    by_topic = _by_topic(places)
-    write.i32(len(by_topic))
-    for topic, partitions in by_topic.items():
+    topics = by_topic(places)
+    write.i32(len(topics))
+    for topic, partitions in topics.items():
         write.string(topic).i32(len(partitions))
         for partition in partitions:
             write.i32(partition)
@@ -183,9 +220,9 @@ def commit_offsets(
     """``offsets``: offset and metadata by partition."""
     write = Writer().compact(transactional_id).compact(member.group).i64(who.producer_id).i16(who.epoch)
     write.i32(member.generation).compact(member.member).compact(member.instance)
-    by_topic = _by_topic(list(offsets))
-    write.uvarint(len(by_topic) + 1)
-    for topic, partitions in by_topic.items():
+    topics = by_topic(list(offsets))
+    write.uvarint(len(topics) + 1)
+    for topic, partitions in topics.items():
         write.compact(topic).uvarint(len(partitions) + 1)
         for partition in partitions:
             offset, text = offsets[topic, partition]
@@ -218,9 +255,9 @@ def produce(
 ) -> bytes:
     """One batch for each partition, acknowledged by all in-sync replicas."""
     write = Writer().string(transactional_id).i16(-1).i32(timeout_ms)
-    by_topic = _by_topic(list(batches))
-    write.i32(len(by_topic))
-    for topic, partitions in by_topic.items():
+    topics = by_topic(list(batches))
+    write.i32(len(topics))
+    for topic, partitions in topics.items():
         write.string(topic).i32(len(partitions))
         for partition in partitions:
             write.i32(partition).blob(batches[topic, partition])
@@ -246,7 +283,7 @@ def read_produced(read: Reader) -> dict[Place, tuple[int, int]]:
     return found
 
 
-def _by_topic(places: Sequence[Place]) -> dict[str, list[int]]:
+def by_topic(places: Sequence[Place]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, partition in places:
         found.setdefault(topic, []).append(partition)

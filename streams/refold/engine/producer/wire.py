@@ -1,7 +1,7 @@
 """Kafka's primitive types: what requests are written with and answers are read with.
 
 Both encodings: the first, and the "compact" one of KIP-482 (lengths as unsigned varints of length + 1, tagged
-fields at the end of each structure; we write none and skip theirs).
+fields at the end of each structure, of which we write none).
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ class Writer:
 
     def blob(self, value: bytes | bytearray | memoryview) -> Writer:
         self.i32(len(value))
+        self.out += value
+        return self
+
+    def compact_blob(self, value: bytes | bytearray | memoryview) -> Writer:
+        self.uvarint(len(value) + 1)
         self.out += value
         return self
 
@@ -127,6 +132,10 @@ class Reader:
         for _ in range(self.uvarint()):
             self.uvarint()
             self._take(self.uvarint())
+
+    def tagged(self) -> dict[int, bytes]:
+        """The tagged fields by number."""
+        return {self.uvarint(): self._take(self.uvarint()) for _ in range(self.uvarint())}
 
     def rest(self) -> bytes:
         return self._data[self._at :]
