@@ -35,6 +35,9 @@ REFOLD: Final = [sys.executable, "-m", "refold.cli.main"]
 #: Read by the interpreter or the C library when they start.
 EARLY: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ")
 
+#: The environment of the process that forks, whatever the test that needs it first has changed in ours.
+BEGUN: Final = dict(os.environ)
+
 #: A command line and an environment.
 MESSAGE_BYTES_MAX: Final = 1 << 20
 
@@ -93,6 +96,7 @@ class _Server:
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
+                env=BEGUN,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -118,7 +122,7 @@ _server: dict[int, _Server] = {}
 
 
 def _forkable(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    changed = {name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)}
+    changed = {name for name in {*env, *BEGUN} if env.get(name) != BEGUN.get(name)}
     return list(command[: len(REFOLD)]) == REFOLD and not any(name.startswith(EARLY) for name in changed)
 
 
@@ -248,6 +252,8 @@ def become(order: dict[str, Any], out: int, error: int) -> list[str]:
     os.environ.clear()
     os.environ.update(order["env"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As ``-m`` does.
+    sys.path[0] = order["cwd"]
     command: list[str] = order["command"]
     sys.argv = ["refold", *command[len(REFOLD) :]]
     return command[len(REFOLD) :]

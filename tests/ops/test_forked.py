@@ -52,8 +52,15 @@ def test_it_is_stopped_killed_and_waited_for_by_its_pid(tmp_path: Path) -> None:
         os.kill(process.pid, 0)
 
 
-def test_what_the_interpreter_reads_when_it_starts_is_not_forked(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+@pytest.mark.parametrize("ours_too", [False, True])
+def test_what_the_interpreter_reads_when_it_starts_is_not_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours_too: bool
+) -> None:
+    """Goal: also where the test has changed its own environment, as those with modules of their own do."""
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path}
+    if ours_too:
+        monkeypatch.setenv("PYTHONPATH", path)
     with (tmp_path / "log").open("ab") as log:
         process = forked.popen([*forked.REFOLD, "--version"], env=environment, stdout=log, stderr=log)
     assert not isinstance(process, forked.Forked)
