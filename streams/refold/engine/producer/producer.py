@@ -7,10 +7,11 @@
   that it sends does harm twice. Records are numbered once per epoch and sent as the same bytes until they are
   in (the broker answers a repeat with the offset it has); the other requests change nothing the second time.
 - In the second dialect every end brings a new epoch. In the first an abort is the end and then a new epoch
-  (``EndTxn``, ``InitProducerId`` with what we had, KIP-360). With it the coordinator refuses whatever is still on its way, and numbering begins anew, so it does not matter what
-  became of records without an answer. The end comes first because it compares epochs: who was fenced is told
-  so. ``InitProducerId`` alone would abort the open transaction of whoever fenced us, and be refused itself by
-  brokers that keep no last epoch of a transaction aborted by it.
+  (``EndTxn``, ``InitProducerId`` with what we had, KIP-360). With it the coordinator refuses whatever is
+  still on its way, and numbering begins anew, so it does not matter what became of records without an answer.
+  The end comes first because it compares epochs: who was fenced is told so. ``InitProducerId`` alone would
+  abort the open transaction of whoever fenced us, and be refused itself by brokers that keep no last epoch of
+  a transaction aborted by it.
 - A request whose answer was lost may still be on its way when its repeat is answered. An ``EndTxn`` that
   arrives in the next transaction would commit the half of it. So the transaction after a lost answer begins
   with a new epoch too.
