@@ -46,9 +46,14 @@ def test_missing_topics(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_partition_counts_that_differ(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create()
-    cluster.admin.create_partitions([NewPartitions(cluster.topics.journal, 5)])[
-        cluster.topics.journal
-    ].result(10)
+    journal = cluster.topics.journal
+    cluster.admin.create_partitions([NewPartitions(journal, 5)])[journal].result(10)
+
+    def known() -> bool:
+        """The controller has answered; what a broker tells of follows."""
+        return len(cluster.admin.list_topics(journal, timeout=10).topics[journal].partitions) == 5
+
+    wait_for("the broker to know of five partitions", known)
     refused(Worker(cluster, tmp_path, "a"), 78, "one partition count", "journal 5", "refold topology")
 
 
