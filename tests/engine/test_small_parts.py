@@ -14,7 +14,7 @@ from refold.core.rulings import Duplicate, Rejected
 from refold.core.session import initial
 from refold.engine import history, rows
 from refold.engine.cache import DECODED_PER_ENCODED, ENTRY_BYTES, Entry, SessionCache
-from refold.engine.cadence import MARKERS_MS, SATURATED_MS, Cadence
+from refold.engine.cadence import MARKERS_MS, SATURATED_MS, WORTH_WAITING_S, Cadence
 from refold.engine.collector import (
     FULL_AT_LEAST_S,
     FULL_EVERY_S,
@@ -71,9 +71,9 @@ def test_a_backlog_makes_larger_commits() -> None:
 def test_no_commit_begins_while_the_markers_of_the_last_one_are_written() -> None:
     """To ask for the next one meanwhile costs a refused request; a moment later it does not."""
     for changes in ({"last_start": 99.0}, {"previous_event": 99.99}, {"last_start": 99.0, "saturated": True}):
-        assert delay(**changes, last_end=100.004) == pytest.approx(MARKERS_MS / 1000 - 0.001)
-        assert delay(**changes, last_end=100.005 - MARKERS_MS / 1000 - 1e-6) == 0.0
-    assert delay(last_end=100.004) == pytest.approx(0.005)
+        assert delay(**changes, last_end=100.0049) == pytest.approx(MARKERS_MS / 1000 - 0.0001)
+        assert delay(**changes, last_end=100.005 - MARKERS_MS / 1000 + WORTH_WAITING_S - 1e-6) == 0.0
+    assert delay(last_end=100.0049) == pytest.approx(0.005)
 
 
 # --- commit metadata (rule M) ----------------------------------------------------------------------------

@@ -70,13 +70,15 @@ class Committed:
     """The transaction is committed. ``tails``: each touched session's open history block as written.
 
     ``failures``: partitions whose RocksDB could not be written; they must be closed and restored.
-    ``store_seconds`` and ``queue_full`` (how often the producer's queue was) are for the metrics.
+    ``ended``: when the coordinator had said so, monotonic. ``store_seconds`` and ``queue_full`` (how often the
+    producer's queue was) are for the metrics.
     """
 
     tails: Mapping[bytes, Tail]
     failures: Mapping[int, StorageError]
     resent: int
     seconds: float
+    ended: float
     store_seconds: float = 0.0
     queue_full: int = 0
 
@@ -132,6 +134,7 @@ class Transactor:
         #: Wall clock of the last begin of a transaction.
         self._begun_ms = 0
         self._deadline = 0.0
+        self._ended = 0.0
         #: When the call of librdkafka that is under way began; 0: there is none (``engine.stuck``).
         self.calling_since = 0.0
         self._queue_full = 0
@@ -198,7 +201,9 @@ class Transactor:
             failures = {} if self._sabotage.disk_before_commit else self._write_stores(plans)
             ended = time.monotonic()
             self._reach("after_write_batch")
-            return Committed(tails, failures, resent, ended - started, ended - written_from, self._queue_full)
+            return Committed(
+                tails, failures, resent, ended - started, self._ended, ended - written_from, self._queue_full
+            )
         return Aborted(reason)
 
     def _joined_anew(self) -> bool:
@@ -263,6 +268,7 @@ class Transactor:
             self._prove(plans)
         with self._during("in_commit"):
             self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
+        self._ended = time.monotonic()
         self._reach("after_commit")
         return plans
 

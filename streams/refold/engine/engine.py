@@ -107,6 +107,7 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
         self._go.set()
         self._aborts_in_a_row = 0
         self._commit_started = 0.0
+        self._transaction_ended = 0.0
         self._previous_event = 0.0
         self._last_event = 0.0
         self._transactor: Transactor
@@ -285,7 +286,7 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
         return self._cadence.delay_s(
             time.monotonic(),
             last_start=self._commit_started,
-            last_end=self.last_commit,
+            last_end=self._transaction_ended,
             first_event=self.current.first_event,
             previous_event=self._previous_event,
             saturated=self.poller.flow.records > CHUNK_RECORDS,
@@ -307,6 +308,7 @@ class Engine(WarmFold, TimerTicks, UsageSweep):
         """Committed and on disk: what it holds may be served, and evicted."""
         self._aborts_in_a_row = 0
         self.last_commit = time.monotonic()
+        self._transaction_ended = outcome.ended
         cache, tails = self.cache, outcome.tails
         for part in overlay.parts.values():
             owner = self.assignment.get(part.partition)
