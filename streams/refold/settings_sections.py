@@ -404,6 +404,14 @@ class ClientSettings(_Section):
         ),
     )
     bearer_token: SecretStr | None = Field(None, description="Token sent to the workers' HTTP port.")
+    producer: Literal["auto", "librdkafka"] = Field(
+        "auto",
+        description=(
+            "How appends are sent. auto: through refold's own producer, which sends one request per broker"
+            " instead of one per partition, unless `kafka.librdkafka` has a setting that it does not know."
+            " librdkafka: always through librdkafka's. The guarantees are the same."
+        ),
+    )
     delivery_timeout_ms: int = Field(
         30_000,
         ge=1_000,

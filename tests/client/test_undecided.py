@@ -399,7 +399,7 @@ async def test_records_above_the_bound_wait_their_turn(monkeypatch: pytest.Monke
         purge=lambda: None,
     )
     monkeypatch.setattr(sender_module, "Producer", lambda _: fake)
-    sender = Sender(dict(NOWHERE), delivery_timeout_ms=500)
+    sender = Sender(dict(NOWHERE), delivery_timeout_ms=500, producer="librdkafka")
     sends = [asyncio.ensure_future(sender.send("t", b"k", b"%d" % n, (), 0)) for n in range(5)]
     await asyncio.sleep(0)
     assert produced == [b"0", b"1"]

@@ -14,10 +14,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from refold.engine.producer.brokers import Brokers
-from refold.engine.producer.dialect import SECOND, Dialect
 from refold.engine.producer.producer import WireProducer
-from refold.engine.producer.security import security_of
+from refold.protocol.brokers import Brokers
+from refold.protocol.dialect import SECOND, Dialect
+from refold.protocol.security import security_of
 
 #: One answer of a broker on a busy machine.
 ANSWER_S_MAX = 60.0

@@ -25,8 +25,8 @@ from engine.producer_world import (
     visible,
 )
 from refold.broker import EmbeddedBroker
-from refold.engine.producer.dialect import FIRST, SECOND, Dialect
 from refold.engine.producer.producer import WireProducer
+from refold.protocol.dialect import FIRST, SECOND, Dialect
 from refold.testing.kafka import Kafka
 from refold.topology.logends import log_ends
 

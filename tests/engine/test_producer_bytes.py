@@ -10,11 +10,11 @@ from aiokafka.protocol import coordination, metadata, produce, transaction
 from aiokafka.record.default_records import DefaultRecordBatch
 from confluent_kafka import KafkaError
 
-from refold.engine.producer import errors, requests
-from refold.engine.producer.batches import LZ4, Batch
-from refold.engine.producer.dialect import FEATURE, FIRST, SECOND, Dialect, spoken
-from refold.engine.producer.requests import Identity, Member
-from refold.engine.producer.wire import Reader, Writer
+from refold.protocol import errors, requests
+from refold.protocol.batches import LZ4, Batch
+from refold.protocol.dialect import FEATURE, FIRST, SECOND, Dialect, spoken
+from refold.protocol.requests import Identity, Member
+from refold.protocol.wire import Reader, Writer
 
 WHO = Identity(4_000_000_000_000, 7)
 PLACES = [("a", 0), ("b", 2), ("a", 1)]

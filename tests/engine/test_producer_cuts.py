@@ -31,8 +31,8 @@ from engine.producer_world import (
 from refold.broker import EmbeddedBroker
 from refold.broker.ports import choose
 from refold.broker.properties import Door
-from refold.engine.producer import requests
-from refold.engine.producer.dialect import FIRST, SECOND, Dialect
+from refold.protocol import requests
+from refold.protocol.dialect import FIRST, SECOND, Dialect
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
-from refold.engine.producer.batches import Lane
-from refold.engine.producer.brokers import _address
-from refold.engine.producer.connection import ANSWER_BYTES_MAX, Connection, Disconnected
-from refold.engine.producer.requests import END_TRANSACTION, INIT_PRODUCER_ID, Identity
-from refold.engine.producer.security import security_of
+from refold.protocol.batches import Lane
+from refold.protocol.brokers import _address
+from refold.protocol.connection import ANSWER_BYTES_MAX, Connection, Disconnected
+from refold.protocol.requests import END_TRANSACTION, INIT_PRODUCER_ID, Identity
+from refold.protocol.security import security_of
 
 WHO = Identity(77, 3)
 

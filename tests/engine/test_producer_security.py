@@ -38,11 +38,11 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 from refold.broker import EmbeddedBroker
-from refold.engine.producer import scram, security
-from refold.engine.producer.sasl import Hidden
-from refold.engine.producer.security import Security, Unsupported, security_of
-from refold.engine.producer.tls import Tls, explain
 from refold.errors import ConfigError, PermissionDenied, RefoldError, UnavailableError
+from refold.protocol import scram, security
+from refold.protocol.sasl import Hidden
+from refold.protocol.security import Security, Unsupported, security_of
+from refold.protocol.tls import Tls, explain
 
 ANSWER_S_MAX = 60.0
 PASSWORD = "correct horse battery"
@@ -629,7 +629,7 @@ def test_files_that_cannot_be_used_are_named(certificates: Certificates, setting
 
 LOCKED = """
 import os, sys
-from refold.engine.producer.security import security_of
+from refold.protocol.security import security_of
 os.open(sys.argv[1], os.O_RDWR)  # the first terminal that a session opens is its own
 names = ("ssl.certificate.location", "ssl.key.location")
 security_of({"security.protocol": "ssl", **dict(zip(names, sys.argv[2:]))}).prepare()

@@ -124,6 +124,7 @@ class Connection:
             {**options.kafka_config("producer"), **told},
             settings.client.delivery_timeout_ms,
             because=self.watch.because,
+            producer=settings.client.producer,
         )
         self.reader_config = {**options.kafka_config("reader"), **told}
         self.readers = ReaderPool(self.reader_config, self.watch.because)

@@ -1,4 +1,5 @@
-"""The SDK's Kafka producer: acks=all, idempotent, polled in a thread of its own.
+"""The SDK's Kafka producer: acks=all, idempotent, ours (:mod:`refold.client.wired`) or librdkafka's, which is
+polled in a thread of its own.
 
 It is opened by the first event: an idempotent producer asks the broker for an id at once, and a principal
 that only reads has no right to one (librdkafka prints a FATAL line then).
@@ -16,33 +17,22 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from refold.client.delivery import Delivery as Delivery
+from refold.client.delivery import Header as Header
+from refold.client.delivery import Known, Record, Tell, delivery_failure, too_large
+from refold.client.delivery import Outcome as Outcome
 from refold.client.limits import IN_FLIGHT_EVENTS_MAX, LINGER_MS, POLL_S
 from refold.client.watch import Because, as_it_is
-from refold.errors import ConfigError, PermissionDenied, RefoldError, TransientError, UsageError
-from refold.missing import no_topic
+from refold.errors import RefoldError, TransientError, UsageError
 
-Header = tuple[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Where a record lies. ``append_time_ms`` is the broker's time of the append."""
-
-    partition: int
-    offset: int
-    append_time_ms: int
-
-
-Outcome = Delivery | RefoldError
-Tell = Callable[[Outcome], None]
-_Record = tuple[str, bytes, bytes, Sequence[Header], int, Tell]
+if TYPE_CHECKING:
+    from refold.client.wired.carrier import Carrier
 
 #: A guarantee hangs on each; the pass-through table cannot change them.
 GUARANTEES: Final[dict[str, Any]] = {"acks": "all", "enable.idempotence": True}
@@ -52,7 +42,13 @@ GUARANTEES: Final[dict[str, Any]] = {"acks": "all", "enable.idempotence": True}
 #: with it. What its topic takes is looked at before an event is queued, so this only has to be more.
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 
-#: Our defaults, which the pass-through table may change.
+#: Of a table with anything else that is not about connections, librdkafka makes the most: who tunes its
+#: producer gets it. `reconnect.backoff.max.ms` is ours.
+UNDERSTOOD: Final = frozenset(
+    {"bootstrap.servers", "client.id", "log_level", "error_cb", "reconnect.backoff.max.ms", *GUARANTEES}
+)
+
+#: Our defaults for librdkafka's, which the pass-through table may change.
 TUNING: Final[dict[str, Any]] = {
     "message.max.bytes": RECORD_BYTES_MAX,
     "linger.ms": LINGER_MS,
@@ -70,29 +66,61 @@ class Sender:
         delivery_timeout_ms: int,
         *,
         because: Because = as_it_is,
+        producer: Literal["auto", "librdkafka"] = "auto",
     ) -> None:
-        """``because`` is called on the delivery thread."""
+        """``because`` is called on the delivery thread. ``producer``: ours where it understands the table, or
+        librdkafka's."""
         self._loop = asyncio.get_running_loop()
         self._because = because
         self._in_flight = 0
-        self._backlog: deque[_Record] = deque()
+        self._backlog: deque[Record] = deque()
         # Appended to by whichever thread serves the callbacks (the delivery thread, or flush() while
         # closing), emptied by the delivery thread only.
-        self._reports: deque[tuple[Tell, Delivery | tuple[KafkaError, str]]] = deque()
+        self._reports: deque[tuple[Tell, Known]] = deque()
         self._stopping = threading.Event()
         self._fatal: KafkaError | None = None
+        self._given = config
         self._config = {**TUNING, **config, **GUARANTEES, "delivery.timeout.ms": delivery_timeout_ms}
+        self._producer_wanted = producer
         self._opened: tuple[Producer, threading.Thread] | None = None
+        self._carrier: Carrier | None = None
         self._closed = False
 
     @property
     def is_open(self) -> bool:
         """True from the first event on, until closed."""
-        return self._opened is not None
+        return self._opened is not None or self._carrier is not None
 
-    def _producer(self) -> Producer:
+    def _open(self) -> None:
+        """Raises ConfigError for TLS files that cannot be used."""
         if self._closed:
             raise UsageError("the client is closed: nothing can be sent through it any more; not written")
+        if self._carrier is None and self._opened is None:
+            self._carrier = self._own() if self._producer_wanted == "auto" else None
+
+    def _own(self) -> Carrier | None:
+        """Ours, where the table has nothing that it does not understand."""
+        # Imported when it is wanted: a client that only reads needs none of it.
+        from refold.client.wired.carrier import Carrier
+        from refold.protocol.security import CONNECTING, Unsupported, security_of
+
+        if any(name not in UNDERSTOOD and not name.startswith(CONNECTING) for name in self._given):
+            return None
+        try:
+            security = security_of(self._given)
+            security.prepare()
+        except Unsupported:
+            return None
+        return Carrier(
+            self._given["bootstrap.servers"],
+            security,
+            client_id=self._given.get("client.id", "refold-producer"),
+            delivery_timeout_s=self._config["delivery.timeout.ms"] / 1000,
+            report=self._tell,
+            doubt=self._given.get("error_cb", _nobody),
+        )
+
+    def _producer(self) -> Producer:
         if self._opened is None:
             producer = Producer(self._config)
             thread = threading.Thread(
@@ -124,8 +152,15 @@ class Sender:
         self.start(topic, key, value, headers, partition, partial(_settle, future))
         return await future
 
-    def _produce(self, record: _Record) -> None:
+    def _produce(self, record: Record) -> None:
         topic, key, value, headers, partition, tell = record
+        self._open()
+        if self._carrier is not None:
+            if len(value) > RECORD_BYTES_MAX:
+                raise too_large(topic, len(value))
+            self._carrier.carry(record)
+            self._in_flight += 1
+            return
         try:
             self._producer().produce(
                 topic,
@@ -144,14 +179,16 @@ class Sender:
     async def close(self, timeout_s: float) -> None:
         """Wait for what is in flight, then stop the thread. What is not delivered by then fails."""
         opened, self._opened, self._closed = self._opened, None, True
-        if opened is None:
-            return
-        producer, thread = opened
+        carrier, self._carrier = self._carrier, None
         try:
-            await asyncio.to_thread(flush_and_purge, producer, timeout_s)
+            if carrier is not None:
+                await asyncio.to_thread(carrier.close, timeout_s)
+            elif opened is not None:
+                await asyncio.to_thread(flush_and_purge, opened[0], timeout_s)
         finally:
             self._stopping.set()
-            await asyncio.to_thread(thread.join)
+            if opened is not None:
+                await asyncio.to_thread(opened[1].join)
             closed = TransientError("the client was closed before the event was sent: not written")
             while self._backlog:
                 self._backlog.popleft()[-1](closed)
@@ -194,9 +231,14 @@ class Sender:
             self._reports.append((tell, (unplaced, message.topic() or "")))
 
     def _hand_over(self) -> None:
-        told = []
+        told: list[tuple[Tell, Known]] = []
         while self._reports:
             told.append(self._reports.popleft())
+        self._tell(told)
+
+    # Any thread
+
+    def _tell(self, told: list[tuple[Tell, Known]]) -> None:
         if not told:
             return
         # Failures become errors only now: the poll that reported them may have raised the reason after them.
@@ -205,7 +247,11 @@ class Sender:
                 tell,
                 said
                 if isinstance(said, Delivery)
-                else self._because(delivery_failure(self._fatal or said[0], said[1])),
+                else self._because(
+                    said
+                    if isinstance(said, RefoldError)
+                    else delivery_failure(self._fatal or said[0], said[1])
+                ),
             )
             for tell, said in told
         ]
@@ -214,6 +260,10 @@ class Sender:
         except RuntimeError:
             # The loop is closed: nobody is left to be told.
             self._stopping.set()
+
+
+def _nobody(error: KafkaError) -> None:
+    """Nobody wants to be told of outages."""
 
 
 def flush_and_purge(producer: Producer, timeout_s: float) -> None:
@@ -242,33 +292,5 @@ def local_failure(error: Exception, topic: str, size: int) -> RefoldError:
         )
     kafka_error = error.args[0]
     if kafka_error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        return _too_large(topic, size)
+        return too_large(topic, size)
     return delivery_failure(kafka_error, topic)
-
-
-def _too_large(topic: str, size: int | None) -> UsageError:
-    what = "the event" if size is None else f"the event of {size} bytes"
-    return UsageError(
-        f"{what} is larger than topic {topic!r} or this producer takes (max.message.bytes, "
-        "message.max.bytes); not written. Large text and data go to the blob store by themselves: "
-        "what is left is too much for one event, split it"
-    )
-
-
-def delivery_failure(error: KafkaError, topic: str) -> RefoldError:
-    code = error.code()
-    if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
-        return _too_large(topic, None)
-    if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
-        return PermissionDenied(
-            f"Kafka refuses to let this principal write to {topic!r}: grant WRITE on it (and "
-            "IDEMPOTENT_WRITE on clusters before 2.8); not written"
-        )
-    if code in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-        return ConfigError(f"{no_topic(topic)}; not written")
-    if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-        return TransientError("the client was closed before the event was acknowledged: outcome unknown")
-    return TransientError(
-        f"the event was not acknowledged ({error.str()}): outcome unknown, it may or may not be written; "
-        "sending the same event again is safe, it is absorbed if it was: `retry()` of its session does that"
-    )

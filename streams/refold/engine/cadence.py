@@ -12,9 +12,10 @@ from typing import Final
 #: A gap without events after which the next one commits at once.
 IDLE_MS: Final = 10
 
-#: Not sooner than this after the coordinator has answered the last one's end: it still writes its markers, and
-#: to ask for the next transaction meanwhile costs a refused request (``clients.RETRY_BACKOFF_MS``). Writing the
-#: disk, telling the rulings, sealing and changing threads twice take 1 to 2 ms of the 2 that markers take.
+#: Not sooner than this after the coordinator has answered the last one's end: it still writes its markers,
+#: and to ask for the next transaction meanwhile costs a refused request (``clients.RETRY_BACKOFF_MS``).
+#: Writing the disk, telling the rulings, sealing and changing threads twice take 1 to 2 ms of the 2 that
+#: markers take.
 MARKERS_MS: Final = 1
 
 #: Less than this is not worth a timer: the event loop's have a resolution of 1 ms.
@@ -56,8 +57,8 @@ class Cadence:
     ) -> float:
         """Seconds to wait before the next commit, 0 for now.
 
-        ``last_end``: when the last transaction's end was answered; ``first_event``: when the oldest event of the waiting overlay was folded; ``previous_event``: the last
-        one before it.
+        ``last_end``: when the last transaction's end was answered; ``first_event``: when the oldest event of
+        the waiting overlay was folded; ``previous_event``: the last one before it.
         """
         due = last_end + MARKERS_MS / 1000
         if saturated:

@@ -69,8 +69,8 @@ QUEUE_FULL_WAIT_S: Final = 0.01
 class Committed:
     """The transaction is committed. ``tails``: each touched session's open history block as written.
 
-    ``failures``: partitions whose RocksDB could not be written; they must be closed and restored.
-    ``ended``: when the coordinator had said so, monotonic. ``store_seconds`` and ``queue_full`` (how often the
+    ``failures``: partitions whose RocksDB could not be written; they must be closed and restored. ``ended``:
+    when the coordinator had said so, monotonic. ``store_seconds`` and ``queue_full`` (how often the
     producer's queue was) are for the metrics.
     """
 

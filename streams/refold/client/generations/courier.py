@@ -20,12 +20,13 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from refold.client.delivery import delivery_failure
 from refold.client.generations.limits import (
     BATCH_LINGER_MS,
     BATCHES_IN_FLIGHT_MAX,
     STROKE_S,
 )
-from refold.client.sender import GUARANTEES, TUNING, delivery_failure, flush_and_purge, local_failure
+from refold.client.sender import GUARANTEES, TUNING, flush_and_purge, local_failure
 from refold.errors import RefoldError, UsageError
 
 log = logging.getLogger("refold.client")

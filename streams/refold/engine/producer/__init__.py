@@ -5,10 +5,7 @@ connection one after the other. A commit over four partitions is eight of them, 
 its own at the transaction's coordinator (KIP-890): at 1 000 events/s half of what an event waits for. Here it
 is one request and one verification.
 
-::
-
-    wire ── requests ── connection ── brokers ── batches ── producer
-                         security
+It speaks through :mod:`refold.protocol`.
 
 :class:`~refold.engine.producer.producer.WireProducer` has the methods of ``confluent_kafka.Producer`` that
 :class:`refold.engine.commit.Transactor` calls, with the same errors.

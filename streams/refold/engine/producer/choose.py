@@ -13,9 +13,9 @@ from refold.engine.kafkaerrors import error_of
 from refold.topology.failures import explain
 
 if TYPE_CHECKING:
-    from refold.engine.producer.brokers import Brokers
-    from refold.engine.producer.dialect import Dialect
     from refold.engine.producer.producer import WireProducer
+    from refold.protocol.brokers import Brokers
+    from refold.protocol.dialect import Dialect
 
     TransactionalProducer: TypeAlias = Producer | WireProducer
 
@@ -43,10 +43,10 @@ def made(config: EngineConfig, message_bytes_max: int, log: Any) -> Transactiona
 
 
 def _own(config: EngineConfig, message_bytes_max: int, log: Any) -> WireProducer | None:
-    from refold.engine.producer.brokers import Brokers, TooOld
-    from refold.engine.producer.connection import Disconnected
     from refold.engine.producer.producer import WireProducer
-    from refold.engine.producer.security import Unsupported, security_of
+    from refold.protocol.brokers import Brokers, TooOld
+    from refold.protocol.connection import Disconnected
+    from refold.protocol.security import Unsupported, security_of
 
     try:
         security = security_of(config.kafka)
@@ -98,7 +98,7 @@ def begin(config: EngineConfig, producer: TransactionalProducer) -> None:
 
 
 def _dialect(brokers: Brokers) -> Dialect:
-    from refold.engine.producer.connection import Disconnected
+    from refold.protocol.connection import Disconnected
 
     deadline = time.monotonic() + START_CALL_TIMEOUT_MS / 1000
     while True:

@@ -26,13 +26,13 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from refold.engine.commitmeta import read_group_meta
-from refold.engine.producer import errors, requests
-from refold.engine.producer.batches import Batch, Lane, Told
-from refold.engine.producer.brokers import Address, Brokers
-from refold.engine.producer.connection import Connection, Disconnected
-from refold.engine.producer.dialect import Dialect
-from refold.engine.producer.requests import Api, Identity, Member, Place
-from refold.engine.producer.wire import Reader
+from refold.protocol import errors, requests
+from refold.protocol.batches import Batch, Lane, Told
+from refold.protocol.brokers import Address, Brokers
+from refold.protocol.connection import Connection, Disconnected
+from refold.protocol.dialect import Dialect
+from refold.protocol.requests import Api, Identity, Member, Place
+from refold.protocol.wire import Reader
 
 #: Between two attempts; doubled each time. The last transaction's markers take 2 to 6 ms.
 PAUSE_S_MIN: Final = 0.001

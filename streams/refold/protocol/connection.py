@@ -8,6 +8,7 @@ a call (the switch to non-blocking, the wait, the call); so the limit of a plain
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -15,11 +16,11 @@ import time
 from typing import Final
 
 from refold import __version__
-from refold.engine.producer.requests import API_VERSIONS, Api, Offered, api_versions, read_api_versions
-from refold.engine.producer.security import Security
-from refold.engine.producer.tls import explain
-from refold.engine.producer.wire import Reader, Writer
 from refold.errors import UnavailableError
+from refold.protocol.requests import API_VERSIONS, Api, Offered, api_versions, read_api_versions
+from refold.protocol.security import Security
+from refold.protocol.tls import explain
+from refold.protocol.wire import Reader, Writer
 
 #: An answer larger than this is no answer: metadata of 10 000 partitions is 400 KB.
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -120,6 +121,11 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def interrupt(self) -> None:
+        """From another thread: what waits on the connection hears that it is gone."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _broken(self, error: OSError) -> Exception:
         """With TLS 1.3 the first read may tell that the broker does not accept our certificate."""

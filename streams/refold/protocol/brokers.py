@@ -6,15 +6,15 @@ What is known is used until an answer or a connection says otherwise; then it is
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from refold.engine.producer import requests
-from refold.engine.producer.connection import Connection, Disconnected
-from refold.engine.producer.dialect import Dialect, spoken
-from refold.engine.producer.requests import Api, Place
-from refold.engine.producer.security import Security
-from refold.engine.producer.wire import Reader
+from refold.protocol import requests
+from refold.protocol.connection import Connection, Disconnected
+from refold.protocol.dialect import Dialect, spoken
+from refold.protocol.requests import Api, Metadata, Place
+from refold.protocol.security import Security
+from refold.protocol.wire import Reader
 
 Address = tuple[str, int]
 
@@ -38,6 +38,7 @@ class Brokers:
         self._leaders: dict[Place, int] = {}
         self._coordinators: dict[int, Address] = {}
         self._next = 0
+        self._over = False
 
     def dialect(self, deadline: float) -> Dialect:
         """What the cluster speaks, looked for in what one broker takes. Raises TooOld, Disconnected."""
@@ -57,6 +58,8 @@ class Brokers:
         if found is not None:
             found.close()
         left = min(deadline - time.monotonic(), CONNECT_SECONDS_MAX)
+        if self._over:
+            raise Disconnected("closed")
         if left <= 0:
             raise Disconnected(f"{where[0]}:{where[1]}: no time left")
         made = Connection(self._security, *where, self._client_id, left)
@@ -91,12 +94,18 @@ class Brokers:
         """Address by partition, as far as there is a leader."""
         wanted = list(places)
         if unknown := sorted({topic for topic, number in wanted if (topic, number) not in self._leaders}):
-            body = requests.metadata(unknown)
-            found = requests.read_metadata(self.any(deadline).ask(requests.METADATA, body, deadline))
-            self._nodes.update(found.nodes)
-            self._leaders.update({place: node for place, node in found.leaders.items() if node >= 0})
+            self.learn(unknown, deadline)
         known = {place: self._nodes.get(self._leaders.get(place, -1)) for place in wanted}
         return {place: where for place, where in known.items() if where is not None}
+
+    def learn(self, topics: Sequence[str], deadline: float) -> Metadata:
+        """Ask anew where the partitions are led. Raises Disconnected."""
+        found = requests.read_metadata(
+            self.any(deadline).ask(requests.METADATA, requests.metadata(topics), deadline)
+        )
+        self._nodes.update(found.nodes)
+        self._leaders.update({place: node for place, node in found.leaders.items() if node >= 0})
+        return found
 
     def forget_leader(self, place: Place) -> None:
         self._leaders.pop(place, None)
@@ -109,6 +118,17 @@ class Brokers:
             place: node for place, node in self._leaders.items() if self._nodes.get(node) != where
         }
         self._coordinators = {kind: there for kind, there in self._coordinators.items() if there != where}
+
+    def interrupt(self) -> None:
+        """From another thread: whatever is asked ends with Disconnected, and nothing more is connected."""
+        self._over = True
+        for found in list(self._connections.values()):
+            found.interrupt()
+
+    def close(self) -> None:
+        self._over = True
+        for found in self._connections.values():
+            found.close()
 
     def ask(self, where: Address, api: Api, body: bytes, deadline: float) -> Reader:
         try:

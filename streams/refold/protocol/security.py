@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from refold.engine.producer.sasl import MECHANISMS, Exchange, Sasl
-from refold.engine.producer.table import Table
-from refold.engine.producer.table import Unsupported as Unsupported
-from refold.engine.producer.tcp import Tcp, left
-from refold.engine.producer.tls import Tls, explain
+from refold.protocol.sasl import MECHANISMS, Exchange, Sasl
+from refold.protocol.table import Table
+from refold.protocol.table import Unsupported as Unsupported
+from refold.protocol.tcp import Tcp, left
+from refold.protocol.tls import Tls, explain
 
 #: A setting of librdkafka's that begins so is about connections. All others are none of our business here.
 CONNECTING: Final = (
@@ -85,7 +85,7 @@ class Security:
             UnavailableError: nobody answers, or not in time: may pass by itself.
             ConfigError: the broker's certificate is not accepted, or a file of ours cannot be used.
             PermissionDenied: the broker does not accept our certificate. With TLS 1.3 it may say so only
-                when the socket is read: :func:`refold.engine.producer.tls.explain` knows that error too.
+                when the socket is read: :func:`refold.protocol.tls.explain` knows that error too.
         """
         until = time.monotonic() + timeout_s
         context = None if self.tls is None else self.tls.context

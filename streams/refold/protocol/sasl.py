@@ -13,8 +13,8 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from refold.engine.producer import scram
 from refold.errors import PermissionDenied, UnavailableError
+from refold.protocol import scram
 
 #: ``exchange(api_key, version, body)`` sends a request and returns its response's body, without the header.
 Exchange = Callable[[int, int, bytes], bytes]

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from refold.engine.producer import requests
-from refold.engine.producer.requests import Api, Identity, Place
-from refold.engine.producer.wire import Reader, Writer
+from refold.protocol import requests
+from refold.protocol.requests import Api, Identity, Place
+from refold.protocol.wire import Reader, Writer
 
 #: The feature whose finalized level says what is spoken, and the level from which it is the second.
 FEATURE: Final = "transaction.version"

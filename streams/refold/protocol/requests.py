@@ -1,7 +1,7 @@
 """The requests of a transactional producer, each in one version that every broker from 2.8 to 4.x answers.
 
 All are of before KIP-890's second part: partitions are added to the transaction by a request of their own,
-and the epoch stays from one transaction to the next. :mod:`refold.engine.producer.dialect` has those that
+and the epoch stays from one transaction to the next. :mod:`refold.protocol.dialect` has those that
 changed with it.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from refold.engine.producer.wire import Reader, Writer
+from refold.protocol.wire import Reader, Writer
 
 Place = tuple[str, int]
 
@@ -165,7 +165,7 @@ def read_coordinator(read: Reader) -> tuple[int, str, tuple[str, int]]:
     return error, said, (read.string() or "", read.i32())
 
 
-def init_producer_id(transactional_id: str, timeout_ms: int, known: Identity) -> bytes:
+def init_producer_id(transactional_id: str | None, timeout_ms: int, known: Identity) -> bytes:
     write = Writer().compact(transactional_id).i32(timeout_ms)
     return bytes(write.i64(known.producer_id).i16(known.epoch).tags().out)
 
@@ -251,7 +251,7 @@ def read_offset_errors(read: Reader) -> dict[Place, int]:
 
 
 def produce(
-    transactional_id: str, timeout_ms: int, batches: Mapping[Place, bytes | bytearray | memoryview]
+    transactional_id: str | None, timeout_ms: int, batches: Mapping[Place, bytes | bytearray | memoryview]
 ) -> bytes:
     """One batch for each partition, acknowledged by all in-sync replicas."""
     write = Writer().string(transactional_id).i16(-1).i32(timeout_ms)
@@ -266,16 +266,21 @@ def produce(
 
 def read_produced(read: Reader) -> dict[Place, tuple[int, int]]:
     """Error code and base offset by partition."""
-    found: dict[Place, tuple[int, int]] = {}
+    return {place: (error, offset) for place, (error, offset, _) in read_written(read).items()}
+
+
+def read_written(read: Reader) -> dict[Place, tuple[int, int, int]]:
+    """Error code, base offset and the time of the append in ms by partition; that is -1 where the topic keeps
+    the records' own times."""
+    found: dict[Place, tuple[int, int, int]] = {}
 
     def topic(r: Reader) -> None:
         name = r.string() or ""
 
         def partition(p: Reader) -> None:
-            number, error, offset = p.i32(), p.i16(), p.i64()
+            number, error, offset, appended_ms = p.i32(), p.i16(), p.i64(), p.i64()
             p.i64()
-            p.i64()
-            found[name, number] = (error, offset)
+            found[name, number] = (error, offset, appended_ms)
 
         r.array(partition)
 

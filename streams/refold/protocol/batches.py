@@ -17,7 +17,7 @@ import cramjam
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from refold.engine.producer.requests import Identity
+from refold.protocol.requests import Identity
 
 #: Record batches of format 2: where the header has its length, its checksum, and what that covers, which
 #: begins with the attributes; the header's length.
@@ -59,8 +59,8 @@ class Batch:
 
     __slots__ = ("_builder", "count", "data", "told")
 
-    def __init__(self, batch_bytes: int) -> None:
-        self._builder = DefaultRecordBatchBuilder(_MAGIC, 0, 1, -1, -1, -1, batch_bytes)
+    def __init__(self, batch_bytes: int, *, transactional: bool = True) -> None:
+        self._builder = DefaultRecordBatchBuilder(_MAGIC, 0, int(transactional), -1, -1, -1, batch_bytes)
         self.count = 0
         self.data: bytes | bytearray | None = None
         self.told: list[tuple[int, Told]] = []
