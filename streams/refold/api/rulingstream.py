@@ -66,7 +66,9 @@ class RulingStream:
 
     async def _next_chunk(self) -> bytes:
         try:
-            await asyncio.wait_for(self._wake.wait(), STREAM_HEARTBEAT_S)
+            # Not `wait_for`, which makes a task for each block.
+            async with asyncio.timeout(STREAM_HEARTBEAT_S):
+                await self._wake.wait()
         except TimeoutError:
             return b"\n"
         self._wake.clear()
@@ -78,4 +80,5 @@ class RulingStream:
     @staticmethod
     async def _write(response: web.StreamResponse, chunk: bytes) -> None:
         if chunk:
-            await asyncio.wait_for(response.write(chunk), STREAM_WRITE_TIMEOUT_S)
+            async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
+                await response.write(chunk)

@@ -31,6 +31,11 @@ def java() -> Path:
 #: What a broker's command line is known by.
 BROKER_MAIN: Final = "kafka.Kafka"
 
+#: Of the heap, for what was just allocated. Left alone the collector lets it grow to a third, and stops the
+#: broker for 15 to 75 ms every 4 s at 1 000 events/s on two busy cores (50 to 95 ms with 700 MiB); so it is
+#: for 7 ms every 1.2 s. Of a smaller heap a quarter.
+YOUNG_MIB_MAX: Final = 64
+
 
 def common_options() -> tuple[str, ...]:
     """Of every JVM here: an archive of loaded classes is only good for those it was made with."""
@@ -83,6 +88,7 @@ def command(
     return [
         str(java()),
         f"-Xmx{heap_mib}m",
+        f"-Xmn{min(YOUNG_MIB_MAX, heap_mib // 4)}m",
         *common_options(),
         *(archive_options() if jvm_options is None else jvm_options),
         f"-XX:ErrorFile={layout.crash_report}",

@@ -166,6 +166,13 @@ class Router:
             routes = await self.refresh()
         return routes.owners.get(partition)
 
+    def known(self, partition: int) -> Owner | None:
+        """The owner as last seen, where that was not too long ago to be believed. Asks nobody."""
+        routes = self._routes
+        if routes is None or time.monotonic() - self._looked_at > ROUTE_AGE_MAX_S:
+            return None
+        return routes.owners.get(partition)
+
     async def close(self) -> None:
         """End a look that nobody waits for any more."""
         if self._looking is not None:

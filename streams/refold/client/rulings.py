@@ -17,7 +17,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
@@ -50,13 +50,47 @@ LINE_BYTES_MAX: Final = 64 * 1024
 
 
 class _Waited:
-    """A ruling somebody waits for. Several may, each with a timeout of its own."""
+    """A ruling somebody waits for. Several may, each with a timeout of its own. ``hearing``: those who only
+    listen to the stream, which is nearly everybody: one future each, and one timer."""
 
-    __slots__ = ("future", "waiters")
+    __slots__ = ("future", "hearing", "waiters")
 
     def __init__(self) -> None:
         self.future: asyncio.Future[RulingLine] = asyncio.get_running_loop().create_future()
+        self.hearing: list[asyncio.Future[RulingLine | None]] = []
         self.waiters = 0
+
+    async def hear(self, seconds: float) -> RulingLine | None:
+        """The ruling if it comes within ``seconds``."""
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[RulingLine | None] = loop.create_future()
+        self.hearing.append(heard)
+        timer = loop.call_later(seconds, _unheard, heard)
+        try:
+            return await heard
+        finally:
+            timer.cancel()
+            self.hearing.remove(heard)
+
+    def ruled(self, line: RulingLine) -> None:
+        if not self.future.done():
+            self.future.set_result(line)
+        for heard in self.hearing:
+            if not heard.done():
+                heard.set_result(line)
+
+    def fail(self, error: Exception) -> None:
+        """They may be gone: nothing is said of an error that nobody looks at."""
+        futures: list[asyncio.Future[Any]] = [self.future, *self.hearing]
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+
+
+def _unheard(heard: asyncio.Future[RulingLine | None]) -> None:
+    if not heard.done():
+        heard.set_result(None)
 
 
 class _Stream:
@@ -90,9 +124,7 @@ class Rulings:
         """Whoever waits is told at once: nobody would be asked for them any more."""
         self._closed = True
         for position, waited in self._waiting.items():
-            if not waited.future.done():
-                waited.future.set_exception(_closed(*position))
-                waited.future.exception()  # Theirs to look at; they may be gone.
+            waited.fail(_closed(*position))
         tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
         for task in tasks:
             task.cancel()
@@ -125,11 +157,16 @@ class Rulings:
         if waited is None:
             waited = self._waiting[position] = _Waited()
         waited.waiters += 1
-        future = waited.future
+        future, asked = waited.future, set[float | None]()
+        end = time.monotonic() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            if streamed and (since := self._heard_since(delivery.partition, sent_at)) is not None:
+                if (line := await waited.hear(min(timeout_s, RULING_RECHECK_S))) is not None:
+                    return line
+                asked.add(since)
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
                 if streamed:
-                    return await self._pursue(delivery, sent_at, future)
+                    return await self._pursue(delivery, sent_at, future, asked)
                 return await self._poll_owner(delivery, future)
         except TimeoutError:
             pass
@@ -149,9 +186,13 @@ class Rulings:
         raise self._because(late)
 
     async def _pursue(
-        self, delivery: Delivery, sent_at: float, future: asyncio.Future[RulingLine]
+        self,
+        delivery: Delivery,
+        sent_at: float,
+        future: asyncio.Future[RulingLine],
+        asked: set[float | None],
     ) -> RulingLine:
-        asked: set[float | None] = set()
+        """``asked``: since when the streams have been open that need not be waited for any more."""
         while not future.done():
             pause = RULING_RECHECK_S
             stream = await self._stream_for(delivery.partition)
@@ -197,6 +238,14 @@ class Rulings:
         return True
 
     # Streams
+
+    def _heard_since(self, partition: int, sent_at: float) -> float | None:
+        """Since when the stream is open through which the ruling on what was sent then comes; ``None`` where
+        that has to be looked up."""
+        owner = self._owners.router.known(partition)
+        stream = None if owner is None else self._streams.get(owner.url)
+        since = None if stream is None else stream.open_since
+        return since if since is not None and since < sent_at else None
 
     async def _stream_for(self, partition: int) -> _Stream | None:
         """The open stream of the partition's owner, opened if need be; ``None`` without an owner."""
@@ -252,8 +301,8 @@ class Rulings:
             self._kept.popitem(last=False)
         if (observer := self._observers.pop(position, None)) is not None:
             observer(line)
-        if (waited := self._waiting.pop(position, None)) is not None and not waited.future.done():
-            waited.future.set_result(line)
+        if (waited := self._waiting.pop(position, None)) is not None:
+            waited.ruled(line)
         return line
 
 
