@@ -12,10 +12,10 @@ IN_FLIGHT_EVENTS_MAX: Final = 20_000
 #: ``ordering``), so a longer queue is a producer that outruns its own session by seconds.
 SESSION_QUEUE_EVENTS_MAX: Final = 10_000
 
-#: How long librdkafka collects a batch, where it is used. 0: what comes while five requests are in flight is one batch anyway,
-#: and waiting costs every append a millisecond and more. Measured on two busy cores, 1 ms against 0: one
-#: session alone 570 to 690 events/s against 2 750 to 3 970; at a steady 1 000 events/s the acknowledgement
-#: comes after 1.8 to 2.7 ms against 0.3 to 0.5, with no more CPU on either side.
+#: How long librdkafka collects a batch, where it is used. 0: what comes while five requests are in flight is
+#: one batch anyway, and waiting costs every append a millisecond and more. Measured on two busy cores, 1 ms
+#: against 0: one session alone 570 to 690 events/s against 2 750 to 3 970; at a steady 1 000 events/s the
+#: acknowledgement comes after 1.8 to 2.7 ms against 0.3 to 0.5, with no more CPU on either side.
 LINGER_MS: Final = 0
 
 #: How long the delivery thread sleeps in one poll. It wakes at once when something was delivered.
