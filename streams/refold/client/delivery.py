@@ -55,7 +55,11 @@ def delivery_failure(error: KafkaError, topic: str) -> RefoldError:
         return ConfigError(f"{no_topic(topic)}; not written")
     if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
         return TransientError("the client was closed before the event was acknowledged: outcome unknown")
+    return outcome_unknown(str(error.str()))
+
+
+def outcome_unknown(why: str) -> TransientError:
     return TransientError(
-        f"the event was not acknowledged ({error.str()}): outcome unknown, it may or may not be written; "
+        f"the event was not acknowledged ({why}): outcome unknown, it may or may not be written; "
         "sending the same event again is safe, it is absorbed if it was: `retry()` of its session does that"
     )

@@ -33,6 +33,7 @@ from refold.errors import RefoldError, TransientError, UsageError
 
 if TYPE_CHECKING:
     from refold.client.wired.carrier import Carrier
+    from refold.client.wired.promises import Promises
 
 #: A guarantee hangs on each; the pass-through table cannot change them.
 GUARANTEES: Final[dict[str, Any]] = {"acks": "all", "enable.idempotence": True}
@@ -84,6 +85,7 @@ class Sender:
         self._producer_wanted = producer
         self._opened: tuple[Producer, threading.Thread] | None = None
         self._carrier: Carrier | None = None
+        self._promises: Promises | None = None
         self._closed = False
 
     @property
@@ -102,6 +104,7 @@ class Sender:
         """Ours, where the table has nothing that it does not understand."""
         # Imported when it is wanted: a client that only reads needs none of it.
         from refold.client.wired.carrier import Carrier
+        from refold.client.wired.promises import Promises
         from refold.protocol.security import CONNECTING, Unsupported, security_of
 
         if any(name not in UNDERSTOOD and not name.startswith(CONNECTING) for name in self._given):
@@ -111,14 +114,15 @@ class Sender:
             security.prepare()
         except Unsupported:
             return None
-        return Carrier(
+        carrier = Carrier(
             self._given["bootstrap.servers"],
             security,
             client_id=self._given.get("client.id", "refold-producer"),
-            delivery_timeout_s=self._config["delivery.timeout.ms"] / 1000,
             report=self._tell,
             doubt=self._given.get("error_cb", _nobody),
         )
+        self._promises = Promises(self._config["delivery.timeout.ms"] / 1000, self._late, self._go_on)
+        return carrier
 
     def _producer(self) -> Producer:
         if self._opened is None:
@@ -139,7 +143,7 @@ class Sender:
         called. Above ``IN_FLIGHT_EVENTS_MAX`` records it waits its turn here.
         """
         record = (topic, key, value, headers, partition, tell)
-        if self._in_flight >= IN_FLIGHT_EVENTS_MAX:
+        if self._full:
             self._backlog.append(record)
         else:
             self._produce(record)
@@ -155,11 +159,11 @@ class Sender:
     def _produce(self, record: Record) -> None:
         topic, key, value, headers, partition, tell = record
         self._open()
-        if self._carrier is not None:
+        if self._carrier is not None and self._promises is not None:
             if len(value) > RECORD_BYTES_MAX:
                 raise too_large(topic, len(value))
-            self._carrier.carry(record)
-            self._in_flight += 1
+            promise = self._promises.make(tell)
+            self._carrier.carry((topic, key, value, headers, partition, promise), promise.deadline)
             return
         try:
             self._producer().produce(
@@ -187,6 +191,8 @@ class Sender:
                 await asyncio.to_thread(flush_and_purge, opened[0], timeout_s)
         finally:
             self._stopping.set()
+            if self._promises is not None:
+                self._promises.end(delivery_failure(KafkaError(KafkaError._PURGE_QUEUE), ""))
             if opened is not None:
                 await asyncio.to_thread(opened[1].join)
             closed = TransientError("the client was closed before the event was sent: not written")
@@ -194,10 +200,22 @@ class Sender:
                 self._backlog.popleft()[-1](closed)
 
     def _resolve(self, reports: list[tuple[Tell, Outcome]]) -> None:
-        self._in_flight -= len(reports)
+        if self._promises is None:
+            self._in_flight -= len(reports)
         for tell, outcome in reports:
             tell(outcome)
-        while self._backlog and self._in_flight < IN_FLIGHT_EVENTS_MAX and not self._closed:
+        self._go_on()
+
+    @property
+    def _full(self) -> bool:
+        under_way = self._in_flight if self._promises is None else self._promises.count
+        return under_way >= IN_FLIGHT_EVENTS_MAX
+
+    def _late(self) -> RefoldError:
+        return self._because(delivery_failure(KafkaError(KafkaError._MSG_TIMED_OUT), ""))
+
+    def _go_on(self) -> None:
+        while self._backlog and not self._full and not self._closed:
             record = self._backlog.popleft()
             try:
                 self._produce(record)
@@ -260,6 +278,8 @@ class Sender:
         except RuntimeError:
             # The loop is closed: nobody is left to be told.
             self._stopping.set()
+            if (carrier := self._carrier) is not None:
+                carrier.stop()
 
 
 def _nobody(error: KafkaError) -> None:

@@ -64,6 +64,9 @@ class Brokers:
             raise Disconnected(f"{where[0]}:{where[1]}: no time left")
         made = Connection(self._security, *where, self._client_id, left)
         self._connections[where] = made
+        if self._over:  # Interrupted while it connected, when it was not among what is interrupted.
+            made.close()
+            raise Disconnected("closed")
         return made
 
     def any(self, deadline: float) -> Connection:

@@ -124,8 +124,9 @@ class Connection:
 
     def interrupt(self) -> None:
         """From another thread: what waits on the connection hears that it is gone."""
+        # The plain socket's: that of a TLS socket takes the encryption away first, under the other thread.
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _broken(self, error: OSError) -> Exception:
         """With TLS 1.3 the first read may tell that the broker does not accept our certificate."""

@@ -12,6 +12,7 @@ A line belongs to one thread at a time. The event loop only appends to it and wa
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -20,15 +21,17 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from refold.client.delivery import Record
+from refold.client.delivery import Record, outcome_unknown
 from refold.client.wired.courier import ANSWER_S_MAX, Courier
 from refold.client.wired.line import Line, Report
 from refold.errors import ConfigError, RefoldError
 from refold.protocol import requests
-from refold.protocol.brokers import Address, Brokers
+from refold.protocol.brokers import CONNECT_SECONDS_MAX, Address, Brokers
 from refold.protocol.connection import Disconnected
 from refold.protocol.requests import Metadata, Place
 from refold.protocol.security import Security
+
+log = logging.getLogger("refold.client")
 
 #: Between two questions for leaders that nobody answers, or that have no answer yet; doubled each time.
 AGAIN_S_MIN: Final = 0.02
@@ -37,15 +40,20 @@ AGAIN_S_MAX: Final = 0.5
 #: A topic that was just created is not known to every broker at once; librdkafka waits 30 s for it.
 TOPIC_UNKNOWN_S_MAX: Final = 5.0
 
-#: Closing waits so long for a thread whose request was cut.
-JOIN_S_MAX: Final = 3.0
+#: A broker that hangs is asked for leaders so long, and the next one then; doubled each time, up to
+#: ``ANSWER_S_MAX``.
+ASK_S_MIN: Final = 1.0
+
+#: Closing waits so long for all threads: a connection that is being made cannot be cut.
+JOIN_S_MAX: Final = CONNECT_SECONDS_MAX + 0.5
 
 #: Asked for the versions that it takes, a broker says which these are.
 _SPOKEN: Final = (requests.METADATA, requests.INIT_PRODUCER_ID, requests.PRODUCE)
 
 
 class Carrier:
-    """``report``: called on some thread of ours with what became of records, each once. ``doubt``: with the
+    """``report``: called on some thread of ours with what became of records. Nothing is said of those whose
+    time is over, or that are under way when it is closed: see :mod:`.promises`. ``doubt``: called with the
     error when a broker does not answer, as librdkafka's ``error_cb``."""
 
     def __init__(
@@ -54,18 +62,18 @@ class Carrier:
         security: Security,
         *,
         client_id: str,
-        delivery_timeout_s: float,
         report: Callable[[list[Report]], None],
         doubt: Callable[[KafkaError], None],
     ) -> None:
         self._bootstrap = bootstrap
         self._security = security
         self._client_id = client_id
-        self._timeout_s = delivery_timeout_s
         self._report = report
         self._doubt = doubt
         self._lines: dict[Place, Line] = {}
         self._homeless: deque[Line] = deque()
+        self._wanted: list[Line] = []
+        self._ask_at, self._pause_s, self._ask_s = 0.0, AGAIN_S_MIN, ASK_S_MIN
         self._couriers: dict[Address, Courier] = {}
         self._brokers = self._new_brokers()
         self._understood = False
@@ -76,14 +84,14 @@ class Carrier:
 
     # Event loop
 
-    def carry(self, record: Record) -> None:
-        """Never blocks."""
+    def carry(self, record: Record, deadline: float) -> None:
+        """Never blocks. ``deadline``: it is not sent after this, monotonic seconds."""
         place = record[0], record[4]
         line = self._lines.get(place)
         new = line is None
         if line is None:
             line = self._lines[place] = Line(place)
-        line.waiting.append((record, time.monotonic() + self._timeout_s))
+        line.waiting.append((record, deadline))
         if new:
             self._release([line])
             return
@@ -95,22 +103,24 @@ class Carrier:
     # Any thread
 
     def close(self, timeout_s: float) -> None:
-        """Blocks until everything is delivered, at most so long. What is not by then is told so."""
+        """Blocks until everything is delivered, at most so long."""
         end = time.monotonic() + timeout_s
         while any(line.busy for line in list(self._lines.values())) and time.monotonic() < end:
             time.sleep(0.005)
+        self.stop()
+        end = time.monotonic() + JOIN_S_MAX
+        self._finder.join(JOIN_S_MAX)
+        self.stop()  # It may have made one more courier.
+        for courier in list(self._couriers.values()):
+            courier.join(max(0.0, end - time.monotonic()))
+
+    def stop(self) -> None:
+        """Returns at once; requests under way are cut."""
         self._stopping = True
         self._wake.set()
         self._brokers.interrupt()
-        self._finder.join(JOIN_S_MAX)
-        couriers = list(self._couriers.values())
-        for courier in couriers:
+        for courier in list(self._couriers.values()):
             courier.stop()
-        for courier in couriers:
-            courier.join(JOIN_S_MAX)
-        left = KafkaError(KafkaError._PURGE_QUEUE)
-        for line in self._lines.values():
-            self._report(line.given_up((left, line.place[0])))
 
     def _release(self, lines: list[Line]) -> None:
         self._homeless.extend(lines)
@@ -119,43 +129,52 @@ class Carrier:
     # The finder
 
     def _find(self) -> None:
-        wanted: list[Line] = []
-        pause_s, ask_at = AGAIN_S_MIN, 0.0
         while not self._stopping:
             self._wake.clear()
-            while self._homeless:
-                wanted.append(self._homeless.popleft())
-            now = time.monotonic()
-            if late := [one for line in wanted for one in line.late(now)]:
-                self._report(late)
-            busy = [line for line in wanted if line.busy]
-            if not busy:
-                self._wake.wait()
-                continue
-            if now < ask_at:
-                self._wake.wait(min(ask_at, *(line.deadline for line in busy)) - now)
-                continue
-            wanted = self._settled(wanted, busy, now)
-            if wanted:
-                ask_at, pause_s = time.monotonic() + pause_s, min(2 * pause_s, AGAIN_S_MAX)
-            else:
-                ask_at, pause_s = 0.0, AGAIN_S_MIN
+            try:
+                self._turn()
+            except Exception as error:
+                # Nothing of ours raises these. The next record finds the thread alive.
+                log.exception("refold's producer failed")
+                self._give_up(outcome_unknown(repr(error)))
         self._brokers.close()
 
-    def _settled(self, wanted: list[Line], busy: list[Line], now: float) -> list[Line]:
+    def _turn(self) -> None:
+        while self._homeless:
+            # A line that just came does not wait for those that nobody leads.
+            self._ask_at = 0.0
+            self._wanted.append(self._homeless.popleft())
+        now = time.monotonic()
+        for line in self._wanted:
+            line.drop(now)
+        if not any(line.busy for line in self._wanted):
+            self._wake.wait()
+        elif now < self._ask_at:
+            self._wake.wait(self._ask_at - now)
+        else:
+            self._wanted = self._settled(now)
+            self._ask_at = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, AGAIN_S_MAX) if self._wanted else AGAIN_S_MIN
+
+    def _settled(self, now: float) -> list[Line]:
         """Ask once; the lines that are still without a leader."""
-        deadline = min(now + ANSWER_S_MAX, *(line.deadline for line in busy))
+        wanted, deadline = self._wanted, now + self._ask_s
         try:
             self._understand(deadline)
             found = self._brokers.learn(sorted({line.place[0] for line in wanted}), deadline)
         except (Disconnected, IndexError):
+            self._ask_s = min(2 * self._ask_s, ANSWER_S_MAX)
             if not self._stopping:
                 self._doubt(KafkaError(KafkaError._TRANSPORT))
             return wanted
         except RefoldError as refused:
-            self._report([one for line in busy for one in line.given_up(refused)])
+            self._give_up(refused)
             return wanted
+        self._ask_s = ASK_S_MIN
         return [line for line in wanted if not self._placed(line, found)]
+
+    def _give_up(self, known: RefoldError) -> None:
+        self._report([one for line in self._wanted for one in line.given_up(known)])
 
     def _understand(self, deadline: float) -> None:
         if self._understood:

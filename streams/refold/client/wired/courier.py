@@ -11,6 +11,7 @@ is sent under it once more is a repeat that the session's dedup absorbs, as it d
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
+from refold.client.delivery import outcome_unknown
 from refold.client.wired.gathering import Gathering
 from refold.client.wired.line import Line, Parcel, Report
 from refold.errors import RefoldError
@@ -27,11 +29,15 @@ from refold.protocol.brokers import Address, Brokers
 from refold.protocol.connection import Disconnected
 from refold.protocol.requests import Identity, Place
 
+log = logging.getLogger("refold.client")
+
 #: A broker waits so long for its replicas before it answers `not enough of them`.
 ACKS_MS_MAX: Final = 3_000
 
-#: A request without an answer by then: the connection is given up and the leader looked for anew.
+#: A request without an answer by then: the connection is given up and the leader looked for anew; earlier
+#: where nobody waits for what it carries any more, but not at once.
 ANSWER_S_MAX: Final = 10.0
+ANSWER_S_MIN: Final = 1.0
 
 #: Between two attempts after an answer that a retry cures; doubled each time.
 PAUSE_S_MIN: Final = 0.002
@@ -58,6 +64,14 @@ RENUMBER: Final = frozenset({
 SEPARABLE: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD}
 )
+
+#: Said before anything is appended. After others, also `not the leader`, the batch may be in.
+NOT_WRITTEN: Final = SEPARABLE | {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+}
 
 
 class Courier:
@@ -109,44 +123,55 @@ class Courier:
     def _run(self) -> None:
         while not self._stopping:
             self.wake.clear()
-            while self._given:
-                self._lines.append(self._given.popleft())
-            now = time.monotonic()
-            if late := [one for line in self._lines for one in line.late(now)]:
-                self._report(late)
-            due = [line for line in self._lines if line.busy and line.not_before <= now]
-            if not due:
-                self.wake.wait(self._until_next(now))
-            elif (pause := self._gathering.pause_s(now)) > 0:
-                # Not woken by what comes: it is what is waited for.
-                time.sleep(pause)
-                self._deliver([line for line in self._lines if line.busy and line.not_before <= now])
-            else:
-                self._deliver(due)
+            try:
+                self._turn()
+            except Exception as error:
+                # Nothing of ours raises these. The next record finds the thread alive.
+                log.exception("refold's producer failed")
+                self._give_up(self._lines, outcome_unknown(repr(error)))
         self._brokers.close()
 
-    def _until_next(self, now: float) -> float:
-        times = [min(max(line.not_before, now), line.deadline) for line in self._lines if line.busy]
-        return min(max(min(times, default=now + IDLE_S) - now, 0.0), IDLE_S)
+    def _turn(self) -> None:
+        while self._given:
+            self._lines.append(self._given.popleft())
+        now = time.monotonic()
+        for line in self._lines:
+            line.drop(now)
+        due = [line for line in self._lines if line.busy and line.not_before <= now]
+        if not due:
+            self.wake.wait(min((line.not_before - now for line in self._lines if line.busy), default=IDLE_S))
+        elif (pause := self._gathering.pause_s(now)) > 0:
+            # Not woken by what comes: it is what is waited for.
+            time.sleep(pause)
+            self._deliver([line for line in self._lines if line.busy and line.not_before <= now])
+        else:
+            self._deliver(due)
 
     def _deliver(self, lines: list[Line]) -> None:
-        deadline = min(time.monotonic() + ANSWER_S_MAX, *(line.deadline for line in lines))
+        now = time.monotonic()
+        wanted_s = max(line.newest for line in lines) - now
+        deadline = now + min(max(wanted_s, ANSWER_S_MIN), ANSWER_S_MAX)
         try:
             if self._who is None and not self._introduced(lines, deadline):
                 return
             sent = self._packed(lines)
-            self._gathering.sent((record[1] for p in sent.values() for record in p.records), time.monotonic())
+            self._gathering.sent((item[0][1] for p in sent.values() for item in p.items), time.monotonic())
             body = requests.produce(None, ACKS_MS_MAX, {at: _data(p) for at, p in sent.items()})
-            answer = self._brokers.ask(self._where, requests.PRODUCE, body, deadline)
-            landed = requests.read_written(answer)
+            connection = self._brokers.connection(self._where, deadline)
+            for parcel in sent.values():
+                parcel.asked += 1
+            landed = requests.read_written(connection.ask(requests.PRODUCE, body, deadline))
         except (Disconnected, IndexError):
             self._lost()
             return
         except RefoldError as refused:
             # Credentials or certificates: waiting does not cure it.
-            self._report([one for line in lines for one in line.given_up(refused)])
+            self._give_up(lines, refused)
             return
         self._settle([line for line in lines if line.place in sent], landed)
+
+    def _give_up(self, lines: list[Line], known: RefoldError) -> None:
+        self._report([one for line in lines for one in line.given_up(known)])
 
     def _introduced(self, lines: list[Line], deadline: float) -> bool:
         """Whether we have a producer id. The broker's refusal is told to the records."""
@@ -167,7 +192,8 @@ class Courier:
     def _packed(self, lines: list[Line]) -> dict[Place, Parcel]:
         packed: dict[Place, Parcel] = {}
         size = 0
-        for line in lines:
+        # What does not fit is the first of the next request.
+        for line in sorted(lines, key=lambda line: line.oldest):
             if size > REQUEST_BYTES_MAX:
                 break
             if (parcel := line.pack()) is None:
@@ -175,7 +201,7 @@ class Courier:
             if parcel.batch.data is None and self._who is not None:
                 parcel.who, parcel.first = self._who, self._sequences.get(line.place, 0)
                 parcel.batch.number(self._who, parcel.first)
-                self._sequences[line.place] = (parcel.first + len(parcel.records)) % SEQUENCES
+                self._sequences[line.place] = (parcel.first + len(parcel.items)) % SEQUENCES
             size += len(_data(parcel))
             packed[line.place] = parcel
         return packed
@@ -185,29 +211,36 @@ class Courier:
         moved: list[Line] = []
         for line in lines:
             code, offset, appended_ms = landed.get(line.place, (KafkaError.NETWORK_EXCEPTION, -1, -1))
-            if not code:
+            parcel = line.parcel
+            if parcel is None:
+                continue
+            if code in NOT_WRITTEN:
+                parcel.asked -= 1
+            if not code and offset >= 0:
                 reports += line.landed(offset, appended_ms)
             elif code in errors.MOVED:
                 moved.append(line)
             elif code in errors.LATER:
                 self._later([line])
             elif code in RENUMBER:
-                self._who = None
+                if parcel.who == self._who:
+                    self._who = None
                 line.unpack(alone=False)
                 self._later([line])
             else:
-                reports += self._refused(line, code)
+                # Without an offset: a broker that only remembers that it has the batch.
+                reports += self._refused(line, parcel, code or KafkaError.DUPLICATE_SEQUENCE_NUMBER)
         if reports:
             self._report(reports)
         self._later(moved)
         self._give_back(moved)
 
-    def _refused(self, line: Line, code: int) -> list[Report]:
-        """Nothing of the batch is written, so its numbers are free again."""
-        parcel = line.parcel
-        if parcel is not None and parcel.who == self._who and code != KafkaError.DUPLICATE_SEQUENCE_NUMBER:
+    def _refused(self, line: Line, parcel: Parcel, code: int) -> list[Report]:
+        if code in NOT_WRITTEN and not parcel.asked and parcel.who == self._who:
+            # Its numbers are free again. In all other cases they may be taken, and the broker would take the
+            # next batch for a repeat.
             self._sequences[line.place] = parcel.first
-        if parcel is not None and code in SEPARABLE and len(parcel.records) > 1:
+        if code in SEPARABLE and len(parcel.items) > 1:
             line.unpack(alone=True)
             return []
         return line.failed((KafkaError(code), line.place[0]))
