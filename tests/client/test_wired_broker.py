@@ -373,6 +373,16 @@ async def test_a_topic_that_is_not_there_is_a_matter_of_configuration(
         await later.check(behind.direct)
 
 
+async def test_a_name_that_no_topic_can_have_is_told_at_once(behind: Behind) -> None:
+    async with sending(behind.bootstrap, timeout_ms=600_000) as sender:
+        letters = Letters(sender, "no/topic")
+        letters.send([0])
+        await letters.answered()
+        [[said]] = letters.told.values()
+        assert isinstance(said, TransientError)
+        assert "outcome unknown" in str(said)
+
+
 async def test_a_table_that_tunes_the_producer_gets_librdkafkas(behind: Behind, topic_prefix: str) -> None:
     topic = f"{topic_prefix}t"
     topics(behind.direct, topic)

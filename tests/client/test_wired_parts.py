@@ -403,6 +403,19 @@ async def test_a_connection_made_while_it_was_interrupted_is_not_used(
         brokers.any(time.monotonic() + ANSWER_S_MAX)
 
 
+def test_a_broker_that_answered_in_vain_is_not_the_only_one_asked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = {each.getsockname()[1] for each in (one, other)}
+        brokers = Brokers(",".join(f"127.0.0.1:{port}" for port in ports), security_of({}), "test")
+        deadline = time.monotonic() + ANSWER_S_MAX
+        asked = [brokers.any(deadline), brokers.any(deadline)]
+        assert asked[0] is asked[1], "as long as it answers"
+        brokers.elsewhere()
+        asked.append(brokers.any(deadline))
+        assert {connection._port for connection in asked} == ports
+        brokers.close()
+
+
 async def test_nothing_spins_while_brokers_are_away() -> None:
     """Goal: an outage costs no processor. Method: turns of the thread are counted, not time."""
     with socket.create_server(("127.0.0.1", 0)) as gone:

@@ -78,6 +78,12 @@ class Brokers:
         self._next += 1
         return self.connection(known[self._next % len(known)], deadline)
 
+    def elsewhere(self) -> None:
+        """What any broker can answer is asked of another one than before: this one may have been cut off from
+        the rest, and know nothing new."""
+        for found in self._connections.values():
+            found.close()
+
     def coordinator(self, kind: int, key: str, deadline: float) -> tuple[int, Address | None]:
         """Error code, or the address of the coordinator of a group or a transactional id."""
         if (known := self._coordinators.get(kind)) is not None:

@@ -22,10 +22,10 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from refold.client.delivery import Record, outcome_unknown
-from refold.client.wired.courier import ANSWER_S_MAX, Courier
+from refold.client.wired.courier import ANSWER_S_MAX, PAUSE_S_MIN, Courier
 from refold.client.wired.line import Line, Report
 from refold.errors import ConfigError, RefoldError
-from refold.protocol import requests
+from refold.protocol import errors, requests
 from refold.protocol.brokers import CONNECT_SECONDS_MAX, Address, Brokers
 from refold.protocol.connection import Disconnected
 from refold.protocol.requests import Metadata, Place
@@ -143,7 +143,11 @@ class Carrier:
         while self._homeless:
             # A line that just came does not wait for those that nobody leads.
             self._ask_at = 0.0
-            self._wanted.append(self._homeless.popleft())
+            line = self._homeless.popleft()
+            if line.pause_s > PAUSE_S_MIN:
+                # Sent there before, in vain.
+                self._brokers.elsewhere()
+            self._wanted.append(line)
         now = time.monotonic()
         for line in self._wanted:
             line.drop(now)
@@ -199,7 +203,7 @@ class Carrier:
             self._courier(found.nodes[leader]).adopt(line)
             return True
         code = found.errors.get(topic, 0)
-        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        if code and code not in errors.AGAIN:
             self._tell(line, KafkaError(code))
         elif leader is None and code in (0, KafkaError.UNKNOWN_TOPIC_OR_PART):
             now = time.monotonic()

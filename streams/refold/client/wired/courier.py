@@ -218,7 +218,8 @@ class Courier:
                 parcel.asked -= 1
             if not code and offset >= 0:
                 reports += line.landed(offset, appended_ms)
-            elif code in errors.MOVED:
+            elif code in errors.MOVED or code == KafkaError.REQUEST_TIMED_OUT:
+                # Timed out: a leader without its replicas may be none any more.
                 moved.append(line)
             elif code in errors.LATER:
                 self._later([line])
