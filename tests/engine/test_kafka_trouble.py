@@ -4,13 +4,14 @@ broker: the reports are built."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from refold.engine import clients, group, members, preflight
 from refold.engine.config import EngineConfig
@@ -126,6 +127,95 @@ def test_one_that_finds_out_in_a_rebalance_callback_says_the_same(code: int, cal
 @pytest.mark.parametrize("code", FENCED)
 def test_a_the_same_in_a_transaction(code: int) -> None:
     assert verdict(KafkaError(code)) is Verdict.FATAL
+
+
+# --- a partition that is begun while a rebalance begins ----------------------------------------------------
+
+
+class _Shaken:
+    """A consumer that does not seek, and serves a rebalance at the next poll."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+        self.rebalance: Callable[[], None] = lambda: None
+        self.calls: list[tuple[str, int, int]] = []
+
+    def consumer_group_metadata(self) -> Any:
+        member = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+        try:
+            return member.consumer_group_metadata()
+        finally:
+            member.close()
+
+    def seek(self, where: TopicPartition) -> None:
+        self._note("seek", [where])
+        raise KafkaException(KafkaError(self._code, "Failed to seek"))
+
+    def consume(self, *_: Any) -> list[Any]:
+        self.rebalance()
+        return []
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self._note("assign", partitions)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        self._note("unassign", partitions)
+
+    def pause(self, _: Any) -> None: ...
+    def resume(self, _: Any) -> None: ...
+    def get_watermark_offsets(self, *_: Any, **__: Any) -> None: ...
+
+    def _note(self, call: str, partitions: list[TopicPartition]) -> None:
+        self.calls += [(call, where.partition, where.offset) for where in partitions]
+
+
+class _Assigned(_Owner):
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: dict[int, int] = {}
+
+    def next_epoch(self) -> int:
+        return 7
+
+    def assigned(self, partitions: Any) -> None:
+        self.epochs.update(partitions)
+
+
+def _begun(consumer: _Shaken, *, revoked: bool) -> list[tuple[str, int, int]]:
+    """What is asked of the consumer when partition 0 is begun at offset 2135."""
+    engine = _Assigned()
+    poller = Poller(
+        consumer,  # type: ignore[arg-type]
+        "inbox",
+        engine,  # type: ignore[arg-type]
+        bootstrap="nowhere",
+        log=logging.getLogger("test"),
+    )
+    given = [TopicPartition("inbox", 0)]
+    poller._on_assign(consumer, given)  # type: ignore[arg-type]
+    if revoked:
+        consumer.rebalance = lambda: poller._on_revoke(consumer, given)  # type: ignore[arg-type]
+    consumer.calls.clear()
+    poller._begin(0, engine.epochs[0], 1, 2135, False)
+    assert not engine.first.done()
+    return consumer.calls
+
+
+UNSOUGHT = (KafkaError._STATE, KafkaError._TIMED_OUT, KafkaError._OUTDATED)
+
+
+@pytest.mark.parametrize("code", UNSOUGHT)
+def test_a_seek_that_did_not_take_place_is_an_assignment_after_the_rebalance(code: int) -> None:
+    """Goal: a worker that begins a partition in the moment of a rebalance goes on (it ended with status 64:
+    "Failed to seek to offset 2135: Local: Outdated")."""
+    calls = _begun(_Shaken(code), revoked=False)
+    assert calls == [("seek", 0, 2135), ("unassign", 0, OFFSET_INVALID), ("assign", 0, 2135)]
+
+
+@pytest.mark.parametrize("code", UNSOUGHT)
+def test_one_of_a_partition_that_the_rebalance_takes_is_dropped(code: int) -> None:
+    calls = _begun(_Shaken(code), revoked=True)
+    assert calls == [("seek", 0, 2135), ("unassign", 0, OFFSET_INVALID)]
 
 
 # --- the group's description -------------------------------------------------------------------------------

@@ -45,6 +45,10 @@ ROOM_WAIT_S: Final = 0.2
 #: Offset used until the real one is known; the partition is paused meanwhile, so nothing is fetched from it.
 _NOT_YET: Final = 0
 
+#: A seek that did not take place. ``_OUTDATED``: librdkafka did something else with the partition while the
+#: seek was on its way to the thread that does it, such as pausing it for a rebalance.
+NOT_SOUGHT: Final = (KafkaError._STATE, KafkaError._TIMED_OUT, KafkaError._OUTDATED)
+
 #: A subscription that matches no topic (a topic's name holds no slash): see :meth:`Poller._ask_for_round`.
 _NO_TOPIC: Final = "^/$"
 
@@ -348,7 +352,7 @@ class Poller:
             self._consumer.seek(where)
         except KafkaException as raised:
             error = error_of(raised)
-            if error is None or error.code() not in (KafkaError._STATE, KafkaError._TIMED_OUT):
+            if error is None or error.code() not in NOT_SOUGHT:
                 raise
             # Serve a waiting rebalance first. What this may return was polled before the rewind.
             self._take(self._consumer.consume(1, 0))
