@@ -172,7 +172,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "producer",
-        budget(100),
+        budget(190),
         ("engine/test_producer*",),
         "commits' producer, its connections cut",
         aside=True,

@@ -190,11 +190,11 @@ class WorkerSettings(_Section):
         description="A transaction open for longer is aborted by the broker (rule D).",
     )
     producer: Literal["auto", "librdkafka"] = Field(
-        default="librdkafka",
+        default="auto",
         description=(
-            "What commits go through: librdkafka's producer, or (`auto`) refold's own, which writes all "
-            "partitions of a broker in one request, where it knows the connection's settings. `auto` is new "
-            "and was not yet tried with several brokers."
+            "What commits go through: refold's own producer, which writes all partitions of a broker in one "
+            "request, where it knows the connection's settings and the brokers take its versions, else "
+            "librdkafka's (`auto`); or always librdkafka's."
         ),
     )
     commit_interval_min_ms: int = Field(

@@ -53,7 +53,7 @@ class EngineConfig:
     transaction_timeout_ms: int = 10_000
     commit_interval_min_ms: int = 10
     #: ``auto`` or ``librdkafka`` (:mod:`refold.engine.producer.choose`).
-    producer: str = "librdkafka"
+    producer: str = "auto"
     cache_bytes_max: int = 48 * 1024 * 1024
     overlay_bytes_max: int = 24 * 1024 * 1024
     start_jitter_ms_max: int = 500

@@ -178,6 +178,7 @@ class _Worker:
             group=config.topics.group,
             url=url,
             partitions=facts.slots.partitions,
+            producer=choose.name_of(producer),
             version=__version__,
         )
         return True

@@ -72,6 +72,11 @@ def _own(config: EngineConfig, message_bytes_max: int, log: Any) -> WireProducer
     return None
 
 
+def name_of(producer: TransactionalProducer) -> str:
+    """For the log: ``refold`` or ``librdkafka``."""
+    return "librdkafka" if isinstance(producer, Producer) else "refold"
+
+
 def begin(config: EngineConfig, producer: TransactionalProducer) -> None:
     """End our former life's open transaction and fence its process, if it still runs. Blocks. Raises
     PermissionDenied, and what a cluster that does not answer is told as."""
