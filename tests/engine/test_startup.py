@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from engine.cluster import CONFIGS, Cluster, wait_for
 from engine.traffic import Traffic
 from engine.workers import Worker, wait_ruled
 from refold.engine.members import Member, look
+from refold.errors import InvariantViolation
 from refold.testing.kafka import Kafka
 
 pytestmark = pytest.mark.broker
@@ -173,6 +175,27 @@ def _waited_for_its_former_self(cluster: Cluster, directory: Path, session_timeo
                 worker.wait_live(4)
                 assert _wait_ready(cluster) != url
     return waited
+
+
+#: A bug of ours, planted where the last line of the start is logged: Faust's tasks run by then.
+BROKEN_START = """
+import refold.engine.worker as worker
+def broken(producer):
+    raise LookupError("planted")
+worker.choose.name_of = broken
+from refold.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_worker_that_fails_while_it_starts_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """Goal: a bug ends the process with a status. It hung instead, with its partitions, and nobody took them."""
+    cluster.create()
+    worker = Worker(cluster, tmp_path, "a")
+    worker.command = [sys.executable, "-c", "import sys\n" + BROKEN_START]
+    with worker:
+        assert worker.wait_end(60) == InvariantViolation.exit_code
+    assert "unexpected LookupError in the worker" in worker.log()
 
 
 def test_a_fenced_worker_ends_even_if_it_is_idle(cluster: Cluster, tmp_path: Path) -> None:

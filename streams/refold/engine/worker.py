@@ -120,6 +120,8 @@ class _Worker:
         self.standbys: Standbys | None = None
         self.place = Place(config.store_dir)
         self.order = Order(config.drain_seconds_max)
+        #: Whether services run that do not end by being cancelled.
+        self.running = False
         self._told_at = 0.0
         self._collector = Collector()
         try:
@@ -163,6 +165,7 @@ class _Worker:
         finally:
             await ours
         await asyncio.sleep(random.Random(config.seed).uniform(0, config.start_jitter_ms_max) / 1000)
+        self.running = True
         await self.app.start()
         self._collector.start(time.monotonic())
         self._beat_task = asyncio.create_task(self._beat())
@@ -435,6 +438,11 @@ async def _main(config: EngineConfig) -> int:
             return 0
     except KafkaException as raised:
         raise explain(raised, doing="starting the worker", bootstrap=config.bootstrap) from None
+    except Exception as error:
+        if not worker.running:
+            raise
+        # The loop would wait for Faust's tasks, for ever, and the partitions with it (seen).
+        _exit_at_once(_report(error))
     failure = worker.engine.failure
     told: asyncio.Future[Any] = loop.create_task(worker.stop.wait())
     await asyncio.wait([failure, told], return_when=asyncio.FIRST_COMPLETED)
@@ -442,13 +450,10 @@ async def _main(config: EngineConfig) -> int:
         ending: asyncio.Future[Any] = loop.create_task(worker.end())
         await asyncio.wait([failure, ending], return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
-            ending.result()
-            return 0
+            wrong = ending.exception()
+            _exit_at_once(0 if wrong is None else _report(wrong))
     # At once: the polling thread is still a member and must not be given partitions on the way out.
-    code = _report(failure.result())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    _exit_at_once(_report(failure.result()))
 
 
 def _exit_at_once(code: int) -> NoReturn:
