@@ -189,7 +189,7 @@ main(sys.argv[1:])
 
 
 def test_a_worker_that_fails_while_it_starts_ends(cluster: Cluster, tmp_path: Path) -> None:
-    """Goal: a bug ends the process with a status. It hung instead, with its partitions, and nobody took them."""
+    """Goal: a bug ends the process with a status. It hung, and nobody took its partitions."""
     cluster.create()
     worker = Worker(cluster, tmp_path, "a")
     worker.command = [sys.executable, "-c", "import sys\n" + BROKEN_START]

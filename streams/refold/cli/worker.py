@@ -59,7 +59,7 @@ def _run(settings: Settings, processes: int) -> None:
     # Both read the settings now, so that a wrong one is said once and before any process starts.
     config = EngineConfig.from_settings(settings)
     if processes == 1:
-        raise typer.Exit(worker.run(config))
+        worker.run(config)
     raise typer.Exit(supervisor.Supervisor(settings, processes, supervisor.command()).run())
 
 

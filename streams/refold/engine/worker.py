@@ -100,13 +100,12 @@ STANDBYS_STOP_S_MAX: Final = 2.0
 FAUST_STOP_S_MAX: Final = 2.0
 
 
-def run(config: EngineConfig) -> int:
-    """Run one worker until SIGTERM, SIGINT or a failure; the exit status. Raises what start-up raises."""
+def run(config: EngineConfig) -> NoReturn:
+    """Run one worker until SIGTERM, SIGINT or a failure, and end the process. Raises what start-up raises."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     allocator.give_back()
     with Place(config.store_dir).held(Running(os.getpid(), config.instance)):
-        code = asyncio.run(_main(config))
-    _exit_at_once(code)
+        asyncio.run(_main(config))
 
 
 class _Worker:
@@ -424,7 +423,7 @@ class _Worker:
             log.info("worker_drain_progress", **self.engine.drain_progress())
 
 
-async def _main(config: EngineConfig) -> int:
+async def _main(config: EngineConfig) -> NoReturn:
     worker = _Worker(config)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.on_signal, signal.SIGTERM)
@@ -435,7 +434,7 @@ async def _main(config: EngineConfig) -> int:
     try:
         if not await worker.start():
             worker.ended("drained", 0)
-            return 0
+            _exit_at_once(0)
     except KafkaException as raised:
         raise explain(raised, doing="starting the worker", bootstrap=config.bootstrap) from None
     except Exception as error:
