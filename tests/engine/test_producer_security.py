@@ -184,7 +184,7 @@ def assert_hidden(error: BaseException, *hidden: str) -> None:
     frames = []
     level: traceback.TracebackException | None = told
     while level is not None:
-        frames += [f"{frame.name} {frame.locals}" for frame in level.stack if "/producer/" in frame.filename]
+        frames += [f"{frame.name} {frame.locals}" for frame in level.stack if "/protocol/" in frame.filename]
         level = level.__cause__ or level.__context__
     # `table` is what the caller has, who holds it anyway.
     shown = [frame for frame in (*frames, str(error), repr(error)) if not frame.startswith("security_of ")]
