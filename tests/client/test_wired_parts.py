@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from refold.client.delivery import Delivery, Outcome, Record, outcome_unknown
 from refold.client.sender import Sender
-from refold.client.wired.gathering import GATHER_S, SESSIONS_MIN, WINDOW_S, Gathering
+from refold.client.wired.gathering import ENOUGH_RECORDS, GATHER_S, SESSIONS_MIN, WINDOW_S, Gathering
 from refold.client.wired.line import BATCH_BYTES, Line
 from refold.client.wired.promises import Promises
 from refold.errors import PermissionDenied, RefoldError, TransientError, UsageError
@@ -41,16 +41,23 @@ def test_few_sessions_are_not_gathered() -> None:
     gathering = Gathering()
     for step in range(100):
         now = 1.0 + step * 0.001
-        assert gathering.pause_s(now) == 0
+        assert gathering.pause_s(now, 1) == 0
         gathering.sent(keys(SESSIONS_MIN - 1), now)
 
 
 def test_many_sessions_are_gathered_from_one_request_to_the_next() -> None:
     gathering = Gathering()
     gathering.sent(keys(SESSIONS_MIN), 1.0)
-    assert gathering.pause_s(1.0) == pytest.approx(GATHER_S)
-    assert gathering.pause_s(1.002) == pytest.approx(GATHER_S - 0.002)
-    assert gathering.pause_s(1.0 + GATHER_S) == 0
+    assert gathering.pause_s(1.0, 1) == pytest.approx(GATHER_S)
+    assert gathering.pause_s(1.002, 1) == pytest.approx(GATHER_S - 0.002)
+    assert gathering.pause_s(1.0 + GATHER_S, 1) == 0
+
+
+def test_what_is_enough_for_a_request_does_not_wait() -> None:
+    gathering = Gathering()
+    gathering.sent(keys(SESSIONS_MIN), 1.0)
+    assert gathering.pause_s(1.0, ENOUGH_RECORDS - 1) > 0
+    assert gathering.pause_s(1.0, ENOUGH_RECORDS) == 0
 
 
 def test_one_session_after_the_rush_is_not_held_up_by_it() -> None:
@@ -58,12 +65,12 @@ def test_one_session_after_the_rush_is_not_held_up_by_it() -> None:
     gathering.sent(keys(1000), 1.0)
     # The window after a full one is judged by that; the next is not.
     gathering.sent(keys(1), 1.0 + 1.5 * WINDOW_S)
-    assert gathering.pause_s(1.0 + 1.5 * WINDOW_S) > 0
+    assert gathering.pause_s(1.0 + 1.5 * WINDOW_S, 1) > 0
     gathering.sent(keys(1), 1.0 + 3 * WINDOW_S)
-    assert gathering.pause_s(1.0 + 3 * WINDOW_S) == 0
+    assert gathering.pause_s(1.0 + 3 * WINDOW_S, 1) == 0
     gathering.sent(keys(1000), 2.0)
     gathering.sent(keys(1), 2.0 + 2.5 * WINDOW_S)
-    assert gathering.pause_s(2.0 + 2.5 * WINDOW_S) == 0
+    assert gathering.pause_s(2.0 + 2.5 * WINDOW_S, 1) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 80), st.floats(0, 0.2)), max_size=40))
@@ -71,7 +78,7 @@ def test_a_pause_is_never_longer_than_the_gathering(steps: list[tuple[int, float
     gathering, now = Gathering(), 5.0
     for count, passed in steps:
         now += passed
-        assert 0 <= gathering.pause_s(now) <= GATHER_S
+        assert 0 <= gathering.pause_s(now, 1) <= GATHER_S
         gathering.sent(keys(count), now)
 
 

@@ -140,7 +140,7 @@ class Courier:
         due = [line for line in self._lines if line.busy and line.not_before <= now]
         if not due:
             self.wake.wait(min((line.not_before - now for line in self._lines if line.busy), default=IDLE_S))
-        elif (pause := self._gathering.pause_s(now)) > 0:
+        elif (pause := self._gathering.pause_s(now, sum(len(line.waiting) for line in due))) > 0:
             # Not woken by what comes: it is what is waited for.
             time.sleep(pause)
             self._deliver([line for line in self._lines if line.busy and line.not_before <= now])

@@ -21,6 +21,10 @@ GATHER_S: Final = 0.005
 SESSIONS_MIN: Final = 32
 WINDOW_S: Final = 0.05
 
+#: So many records are a request worth sending at once. 32 sessions that each wait for their acknowledgement
+#: would otherwise wait for the pause as well: 5 500 events/s instead of 9 000.
+ENOUGH_RECORDS: Final = 8
+
 
 class Gathering:
     """Of one broker."""
@@ -41,8 +45,8 @@ class Gathering:
         self._sessions.update(keys)
         self._last = now
 
-    def pause_s(self, now: float) -> float:
-        """Before the next request leaves; 0 for now."""
-        if max(self._before, len(self._sessions)) < SESSIONS_MIN:
+    def pause_s(self, now: float, waiting: int) -> float:
+        """Before the next request leaves, for which so many records wait; 0 for now."""
+        if waiting >= ENOUGH_RECORDS or max(self._before, len(self._sessions)) < SESSIONS_MIN:
             return 0.0
         return max(0.0, self._last + GATHER_S - now)
