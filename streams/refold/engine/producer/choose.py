@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 #: half made.
 OWN: Final = "refold.engine.producer.producer"
 
+#: A third of what librdkafka is given (``clients.BATCH_BYTES`` has what a batch costs a seek): it sends
+#: before a batch is full, this one does not. 50 events out of a million took 48 to 51 ms with 384 KiB and 35
+#: with 96, beside 37 through librdkafka.
+BATCH_BYTES: Final = 128 * 1024
+
 #: init_transactions ends what our former life left open: 1.6 s measured; a coordinator that loads takes
 #: longer.
 INIT_TIMEOUT_S: Final = 15.0
@@ -65,7 +70,7 @@ def _own(config: EngineConfig, message_bytes_max: int, log: Any) -> WireProducer
             timeout_ms=config.transaction_timeout_ms,
             group=config.topics.group,
             instance=config.instance,
-            batch_bytes=clients.BATCH_BYTES,
+            batch_bytes=BATCH_BYTES,
             message_bytes_max=message_bytes_max,
         )
     log.warning("commits_by_librdkafka", reason=reason)
