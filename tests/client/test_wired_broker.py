@@ -30,10 +30,19 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from engine.producer_world import CUT, LATE, LOSE, PASS, RACE, Cutter, once, topics, visible
+from engine.producer_world import (
+    CUT,
+    LATE,
+    LOSE,
+    PASS,
+    RACE,
+    Behind,
+    behind_proxy,
+    once,
+    topics,
+    visible,
+)
 from refold.broker import EmbeddedBroker, EmbeddedCluster
-from refold.broker.ports import choose
-from refold.broker.properties import Door
 from refold.client.delivery import Delivery, Outcome
 from refold.client.sender import Sender
 from refold.client.wired import carrier as carrier_module
@@ -51,24 +60,10 @@ PRODUCE = requests.PRODUCE.key
 NUMBERS = count()
 
 
-class Behind:
-    """A broker whose listener is known by the proxy's port: answers lead back to the proxy."""
-
-    def __init__(self, broker: EmbeddedBroker, proxy: Cutter) -> None:
-        self.broker = broker
-        self.direct = broker.bootstrap
-        self.proxy = proxy
-        self.bootstrap = f"127.0.0.1:{proxy.port}"
-
-
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
-    proxy = Cutter()
-    proxy.target = choose(None)
-    door = Door(port=proxy.target, advertised=proxy.port)
-    with EmbeddedBroker(tmp_path_factory.mktemp("kafka"), door=door) as broker:
-        yield Behind(broker, proxy)
-    proxy.close()
+    with behind_proxy(tmp_path_factory.mktemp("kafka")) as behind:
+        yield behind
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from refold.broker import EmbeddedBroker
+from refold.broker.ports import choose
+from refold.broker.properties import Door
 from refold.engine.producer.producer import WireProducer
 from refold.protocol.brokers import Brokers
 from refold.protocol.dialect import SECOND, Dialect
@@ -224,3 +228,23 @@ def once(key: int, what: str) -> Callable[[int], str]:
     """The next request of this kind, no other one."""
     left: Iterator[str] = iter([what])
     return lambda asked: next(left, PASS) if asked == key else PASS
+
+
+class Behind:
+    """A broker whose listener is known by the proxy's port: answers lead back to the proxy."""
+
+    def __init__(self, broker: EmbeddedBroker, proxy: Cutter) -> None:
+        self.broker = broker
+        self.direct = broker.bootstrap
+        self.proxy = proxy
+        self.bootstrap = f"127.0.0.1:{proxy.port}"
+
+
+@contextlib.contextmanager
+def behind_proxy(directory: Path) -> Iterator[Behind]:
+    proxy = Cutter()
+    proxy.target = choose(None)
+    door = Door(port=proxy.target, advertised=proxy.port)
+    with EmbeddedBroker(directory, door=door) as broker:
+        yield Behind(broker, proxy)
+    proxy.close()

@@ -17,7 +17,8 @@ from engine.producer_world import (
     LOSE,
     PASS,
     RACE,
-    Cutter,
+    Behind,
+    behind_proxy,
     committed,
     flushed,
     noting,
@@ -28,9 +29,6 @@ from engine.producer_world import (
     topics,
     unjoined,
 )  # fmt: skip
-from refold.broker import EmbeddedBroker
-from refold.broker.ports import choose
-from refold.broker.properties import Door
 from refold.protocol import requests
 from refold.protocol.dialect import FIRST, SECOND, Dialect
 
@@ -51,23 +49,10 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-class Behind:
-    """A broker whose listener is known by the proxy's port: answers lead back to the proxy."""
-
-    def __init__(self, broker: EmbeddedBroker, proxy: Cutter) -> None:
-        self.direct = broker.bootstrap
-        self.proxy = proxy
-        self.bootstrap = f"127.0.0.1:{proxy.port}"
-
-
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
-    proxy = Cutter()
-    proxy.target = choose(None)
-    door = Door(port=proxy.target, advertised=proxy.port)
-    with EmbeddedBroker(tmp_path_factory.mktemp("kafka"), door=door) as broker:
-        yield Behind(broker, proxy)
-    proxy.close()
+    with behind_proxy(tmp_path_factory.mktemp("kafka")) as behind:
+        yield behind
 
 
 @pytest.fixture(autouse=True)

@@ -159,10 +159,10 @@ class Router:
         That there is none is believed for ``ROUTE_REFRESH_MIN_S`` only: a client is often there before its
         workers, and until it has an owner every ruling costs a scan of topics.
         """
+        if (owner := self.known(partition)) is not None:
+            return owner
         routes = self._routes
-        owned = routes is not None and partition in routes.owners
-        age_max_s = ROUTE_AGE_MAX_S if owned else ROUTE_REFRESH_MIN_S
-        if routes is None or time.monotonic() - self._looked_at > age_max_s:
+        if routes is None or time.monotonic() - self._looked_at > ROUTE_REFRESH_MIN_S:
             routes = await self.refresh()
         return routes.owners.get(partition)
 
